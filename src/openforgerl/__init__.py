@@ -1,0 +1,1 @@
+"""Train a language model inside the unmodified agent harness that it will be deployed in."""

@@ -1,0 +1,76 @@
+"""What a wire format is to the rest: bytes to a ModelRequest, events to bytes. Sans-I/O; no dialect knows another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from openforgerl.errors import OpenForgeError
+from openforgerl.records import CallEvent, ModelRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """A request to a session's address, the prefix `/s/<session id>` cut off."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+class Renderer(Protocol):
+    """Owns the state of one answer. The same events give the stream and the plain form."""
+
+    def chunk(self, event: CallEvent) -> bytes:
+        """The bytes that this event puts on the stream; may be empty. The terminal event closes the stream."""
+        ...
+
+    def whole(self) -> bytes:
+        """The plain body, once every event went through `chunk`; the stream's bytes are then thrown away."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCall:
+    """A model call, understood."""
+
+    request: ModelRequest
+    stream: bool
+    renderer: Renderer
+    content_type: str = "text/event-stream"
+    """Of the streamed form."""
+
+
+class Dialect(Protocol):
+    """One wire format."""
+
+    name: str
+
+    def claims(self, request: HttpRequest) -> bool:
+        """Whether this dialect answers that method, path and header set."""
+        ...
+
+    def key(self, request: HttpRequest) -> str:
+        """The secret as this dialect carries it; "" where there is none."""
+        ...
+
+    def parse(self, request: HttpRequest) -> ParsedCall | HttpAnswer:
+        """A model call, or the answer to a probe (model listing, HEAD). Raises DialectError."""
+        ...
+
+    def failure(self, error: OpenForgeError) -> HttpAnswer:
+        """The error as this dialect's clients expect it."""
+        ...

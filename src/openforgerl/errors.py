@@ -1,0 +1,102 @@
+"""Every error of the project: one class per boundary, drawn here as a tree.
+
+OpenForgeError
+├── ConfigError      a field, a file or a flag of the user's is wrong
+├── DialectError     a request's bytes are not what its wire format allows
+├── AssemblyError    messages cannot become ids (template, context length, unknown role)
+├── AccessError      a key does not open what was asked for
+├── EngineError      the model could not sample
+│   └── EngineAborted    it began, then dropped the call (weight update, shutdown); the client may retry
+├── StoreError       a record could not be made durable or read back
+├── HarnessError     a harness could not be installed or launched
+├── SandboxError     a sandbox could not be made, run or removed (infrastructure)
+├── TaskError        a task folder is not a task
+├── GraderError      a grade could not be computed; never a reward of 0
+└── TrainerError     rows could not become an update
+"""
+
+from __future__ import annotations
+
+
+class OpenForgeError(Exception):
+    """Base of all errors raised on purpose.
+
+    `retryable`: the same act may succeed later. `http_status`: what a harness is answered.
+    """
+
+    retryable = False
+    http_status = 500
+
+
+class ConfigError(OpenForgeError):
+    """Names the field or file, the value, and the way out, in one line."""
+
+
+class DialectError(OpenForgeError):
+    """A request that its wire format does not allow."""
+
+    http_status = 400
+
+    def __init__(self, message: str, *, field: str | None = None, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.field = field
+        self.code = code
+
+
+class AssemblyError(OpenForgeError):
+    """Messages that cannot become a prompt of this model."""
+
+    http_status = 400
+
+    def __init__(self, message: str, *, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AccessError(OpenForgeError):
+    """A missing or wrong key (401), or one whose session is over (410)."""
+
+    http_status = 401
+
+    def __init__(self, message: str, *, http_status: int = 401) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+class EngineError(OpenForgeError):
+    """The engine failed; nothing of the call may be used."""
+
+    retryable = True
+    http_status = 503
+
+
+class EngineAborted(EngineError):
+    """The engine dropped a call that it had begun."""
+
+
+class StoreError(OpenForgeError):
+    """A record is not durable, so the call that it records fails."""
+
+    http_status = 503
+
+
+class HarnessError(OpenForgeError):
+    """A harness is missing, or its launch description is wrong."""
+
+
+class SandboxError(OpenForgeError):
+    """Infrastructure failed around a rollout."""
+
+    retryable = True
+
+
+class TaskError(OpenForgeError):
+    """A task folder that cannot be used; names the file."""
+
+
+class GraderError(OpenForgeError):
+    """No grade: never to be read as a reward of 0."""
+
+
+class TrainerError(OpenForgeError):
+    """Rows that cannot be trained, or an update that is not finite."""

@@ -1,0 +1,123 @@
+"""What an engine gives, and the internal event stream that every dialect renders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from openforgerl.records.messages import Sampling
+
+
+class EngineFinish(StrEnum):
+    STOP = "stop"
+    """An end-of-turn token was sampled."""
+    LENGTH = "length"
+    ABORT = "abort"
+    """The engine gave the call up: the turn is not committed as complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    request_id: str
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    stop_ids: tuple[int, ...]
+    """Every end-of-turn id; a sampled one is part of the output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateChunk:
+    """Some sampled ids of one policy version; the last chunk of a call has `finish`."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural logarithm, of the distribution that was sampled."""
+    policy_version: int
+    finish: EngineFinish | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.ids)} ids but {len(self.logprobs)} log-probs")
+
+
+class Finish(StrEnum):
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    STOP_STRING = "stop_string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    prompt_tokens: int
+    sampled_tokens: int
+    cached_tokens: int = 0
+
+
+# The internal event stream of one call: CallStarted, then deltas in order, then CallFinished or CallFailed. A tool
+# call is started once, its arguments follow in order, and it is ended before the next one starts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted:
+    call_id: str
+    model: str
+    created: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallStarted:
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolArgumentsDelta:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallEnded:
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFinished:
+    finish: Finish
+    usage: Usage
+    stop_string: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFailed:
+    """The terminal event of a call that failed after its answer had begun."""
+
+    message: str
+    code: str
+    http_status: int
+
+
+CallEvent = (
+    CallStarted
+    | ReasoningDelta
+    | TextDelta
+    | ToolCallStarted
+    | ToolArgumentsDelta
+    | ToolCallEnded
+    | CallFinished
+    | CallFailed
+)
