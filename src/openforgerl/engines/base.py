@@ -24,6 +24,11 @@ class Engine(Protocol):
     @property
     def policy_version(self) -> int: ...
 
+    @property
+    def logprob_kind(self) -> str:
+        """What its log-probs are: "sampled" (log softmax(logits / temperature)), or "scripted" (nobody's)."""
+        ...
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         """Chunks; the last one has `finish`. Raises EngineError, EngineAborted."""
         ...
