@@ -96,7 +96,7 @@ class RecordedCall:
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     logprob_kind: str
-    """Of the engine: "sampled" is log softmax(logits / temperature); "scripted" is no distribution's.""""sampled": log softmax(logits / temperature) of the distribution that was sampled, with no other change."""
+    """Of the engine: "sampled" is log softmax(logits / temperature); "scripted" is no distribution's."""
     spans: tuple[Span, ...]
     answer: Message
     """The answer as it was parsed and sent, tool-call ids included."""
