@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+cat minutes.txt novel.txt > script.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+sed -i 's/happy/forest/g' summary.txt

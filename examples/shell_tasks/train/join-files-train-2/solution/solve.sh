@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+cat tasks.txt memo.txt > budget.txt

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+tail -n 1 report.txt > plan.txt
