@@ -1,0 +1,72 @@
+"""The pi coding agent, unmodified, from npm: Chat Completions over SSE.
+
+pi ends on an answer without a tool call, has no turn cap and no timeout for a command, and exits 0 after most
+failures; deadline and call cap are the rollout's. It writes nothing into the workspace.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from openforgerl.errors import HarnessError
+from openforgerl.harnesses.base import HOME, HarnessConfig, ModelAccess
+from openforgerl.harnesses.installing import node_folder, npm_install
+from openforgerl.records import LaunchPlan, Task
+
+_PACKAGE = "@mariozechner/pi-coding-agent"
+_OFF = ("session", "skills", "context-files", "extensions", "prompt-templates", "themes")
+
+
+class Pi:
+    """Node and pi are mounted read-only; the provider file carries the session's URL and key."""
+
+    name = "pi"
+    version = "0.73.1"
+
+    def __init__(self, config: HarnessConfig) -> None:
+        self._config = config
+
+    def install(self, cache: Path) -> None:
+        npm_install(cache, _PACKAGE, self.version)
+
+    def plan(self, task: Task, access: ModelAccess, cache: Path) -> LaunchPlan:
+        if task.instruction.startswith(("-", "@")):
+            raise HarnessError(f"task {task.task_id}: pi would read an instruction that begins with - or @ as a flag")
+        return LaunchPlan(
+            argv=(
+                "/opt/node/bin/node",
+                f"/opt/pi/node_modules/{_PACKAGE}/dist/cli.js",
+                *self._flags(),
+                task.instruction,
+            ),
+            env={
+                "HOME": HOME,
+                "PATH": "/opt/node/bin:/usr/local/bin:/usr/bin:/bin",
+                "LANG": "C.UTF-8",
+                "PI_OFFLINE": "1",
+                "PI_TELEMETRY": "0",
+            },
+            files={f"{HOME}/.pi/agent/models.json": _provider(access)},
+            mounts={"/opt/node": node_folder(cache), "/opt/pi": npm_install(cache, _PACKAGE, self.version)},
+        )
+
+    def _flags(self) -> tuple[str, ...]:
+        flags = ["-p", "--provider", "policy", "--model", "policy", "--thinking", "off"]
+        flags += [f"--no-{part}" for part in _OFF]
+        if self._config.tools is not None:
+            flags += ["--tools", ",".join(self._config.tools)]
+        if self._config.system_prompt is not None:
+            flags += ["--system-prompt", self._config.system_prompt]
+        return tuple(flags)
+
+
+def _provider(access: ModelAccess) -> bytes:
+    model = {"id": "policy", "contextWindow": access.context_length, "maxTokens": access.max_tokens}
+    provider = {
+        "baseUrl": f"{access.base_url}/v1",
+        "api": "openai-completions",
+        "apiKey": access.key,
+        "models": [model],
+    }
+    return json.dumps({"providers": {"policy": provider}}).encode()

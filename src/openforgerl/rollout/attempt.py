@@ -1,0 +1,155 @@
+"""One attempt: session, sandbox, agent, seal, grade. Whatever happens it ends with an ending and a grade (law 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from openforgerl.errors import GraderError, SandboxError
+from openforgerl.graders.base import Grader
+from openforgerl.harnesses.base import Harness, ModelAccess
+from openforgerl.proxy.gateway import Gateway
+from openforgerl.records import EndedBy, Ending, Grade, Sampling, Session, Task
+from openforgerl.rollout.config import RolloutConfig
+from openforgerl.runtimes.base import EndCause, RunEnd, Runtime, Sandbox, SandboxSpec
+
+_TEARDOWN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything that an attempt needs beside its task."""
+
+    run_id: str
+    gateway: Gateway
+    proxy_address: tuple[str, int]
+    runtime: Runtime
+    harness: Harness
+    grader: Grader
+    cache: Path
+    """Where harnesses are installed."""
+    logs: Path
+    """Folder for the agents' output, one file a session."""
+    model_name: str = "policy"
+    context_length: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """One rollout that is wanted."""
+
+    rollout_id: str
+    group_id: str
+    task: Task
+    labels: Mapping[str, str] = field(default_factory=dict)
+    first_attempt: int = 0
+    """Above 0 where earlier attempts are in the store already."""
+    seed: int | None = None
+
+
+async def run_attempt(world: World, config: RolloutConfig, request: RolloutRequest, attempt: int) -> Session:
+    """The sealed and graded session. Raises only what cancels it, after sealing it as cancelled."""
+    session = Session(
+        session_id=f"{request.rollout_id}-a{attempt}",
+        task_id=request.task.task_id,
+        group_id=request.group_id,
+        rollout_id=request.rollout_id,
+        attempt=attempt,
+        harness=world.harness.name,
+        sampling=Sampling(temperature=config.temperature, max_tokens=config.max_tokens, seed=request.seed),
+        labels=request.labels,
+        created_at=time.time(),
+    )
+    access = await world.gateway.open_session(session)
+    try:
+        ending, grade = await _live(world, config, request.task, session, access.key)
+    except asyncio.CancelledError:
+        ending, grade = Ending(ended_by=EndedBy.CANCELLED), Grade(kind="ungraded", reason="cancelled")
+        await asyncio.shield(_settle(world, session, ending, grade))
+        raise
+    await _settle(world, session, ending, grade)
+    return replace(session, ending=ending, grade=grade)
+
+
+async def _settle(world: World, session: Session, ending: Ending, grade: Grade) -> None:
+    await world.gateway.close_session(session.session_id, ending)
+    await world.gateway.grade(session.session_id, grade)
+
+
+async def _live(world: World, config: RolloutConfig, task: Task, session: Session, key: str) -> tuple[Ending, Grade]:
+    """Set-up, agent and grader under one deadline that includes them all."""
+    started = time.monotonic()
+    agent_s = min(config.deadline_s, task.agent_timeout_s)
+    spec = SandboxSpec(
+        run_id=world.run_id,
+        session_id=session.session_id,
+        workspace=task.workspace,
+        proxy_address=world.proxy_address,
+    )
+    try:
+        async with asyncio.timeout(agent_s + task.grader_timeout_s + _TEARDOWN_S), world.runtime.sandbox(spec) as box:
+            left_s = agent_s - (time.monotonic() - started)
+            if left_s <= 0:
+                raise SandboxError(f"the set-up took the whole deadline of {agent_s:g} s")
+            ending = await _run_agent(world, config, task, session, key, box, left_s)
+            await world.gateway.close_session(session.session_id, ending)
+            return ending, await _grade(world, task, box, ending)
+    except TimeoutError:
+        return _infra("deadline of the whole attempt passed"), Grade(kind="ungraded", reason="infra")
+    except SandboxError as error:
+        return _infra(f"sandbox: {error}"), Grade(kind="ungraded", reason="infra")
+
+
+async def _run_agent(
+    world: World, config: RolloutConfig, task: Task, session: Session, key: str, box: Sandbox, left_s: float
+) -> Ending:
+    access = ModelAccess(
+        base_url=f"{box.proxy_url}/s/{session.session_id}",
+        key=key,
+        model=world.model_name,
+        context_length=world.context_length,
+        max_tokens=config.max_tokens,
+    )
+    plan = replace(world.harness.plan(task, access, world.cache), deadline_s=left_s)
+    end = await box.run(plan, user="agent")
+    (world.logs / f"{session.session_id}.log").write_bytes(end.output)
+    return ending_of(end, world.gateway.status(session.session_id).counters)
+
+
+async def _grade(world: World, task: Task, box: Sandbox, ending: Ending) -> Grade:
+    """A timeout or a crash of the agent is graded like any other end; infrastructure is not."""
+    if ending.ended_by is EndedBy.INFRA:
+        return Grade(kind="ungraded", reason="infra")
+    try:
+        return await world.grader.grade(task, box)
+    except (GraderError, SandboxError) as error:
+        return Grade(kind="grader_error", reason=str(error))
+
+
+def _infra(reason: str) -> Ending:
+    return Ending(ended_by=EndedBy.INFRA, reason=reason)
+
+
+def ending_of(end: RunEnd, counters: Mapping[str, int]) -> Ending:
+    """Law 4: an end of the program and what the proxy saw of its calls, as one named ending."""
+    if not counters.get("calls"):
+        return _infra("the harness made no model call")
+    if end.cause is EndCause.OOM:
+        return Ending(ended_by=EndedBy.AGENT_CRASH, reason="out of memory")
+    if counters.get("context_full"):
+        return Ending(ended_by=EndedBy.CONTEXT_FULL)
+    if end.cause is EndCause.DEADLINE:
+        return Ending(ended_by=EndedBy.AGENT_TIMEOUT)
+    if counters.get("calls_exhausted"):
+        return Ending(ended_by=EndedBy.AGENT_TIMEOUT, reason="calls exhausted")
+    failed = counters.get("engine_errors", 0) + counters.get("store_errors", 0)
+    if end.exit_code != 0 and failed:
+        return _infra(f"{failed} model calls failed at the engine or the store")
+    if end.signal is not None:
+        return Ending(ended_by=EndedBy.AGENT_CRASH, reason=f"signal {end.signal}")
+    if end.exit_code != 0:
+        return Ending(ended_by=EndedBy.AGENT_CRASH, reason=f"exit code {end.exit_code}")
+    return Ending(ended_by=EndedBy.FINISHED)
