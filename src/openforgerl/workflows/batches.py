@@ -1,0 +1,35 @@
+"""Which tasks a step works on: a function of seed and step alone, so that a resumed run draws the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from openforgerl.records import Task
+from openforgerl.rollout.attempt import RolloutRequest
+
+
+def draw(tasks: Sequence[Task], count: int, *, seed: int, step: int) -> tuple[Task, ...]:
+    """`count` tasks of step `step` (from 0): whole shuffles of the tasks, one after another, cut into steps."""
+    first = step * count
+    epochs = range(first // len(tasks), (first + count - 1) // len(tasks) + 1)
+    order = [task for epoch in epochs for task in _shuffled(tasks, seed, epoch)]
+    start = first - epochs.start * len(tasks)
+    return tuple(order[start : start + count])
+
+
+def _shuffled(tasks: Sequence[Task], seed: int, epoch: int) -> list[Task]:
+    order = list(tasks)
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return order
+
+
+def groups(tasks: Sequence[Task], size: int, *, name: str, labels: dict[str, str]) -> tuple[RolloutRequest, ...]:
+    """`size` rollouts of each task; ids from the name of the step, the place of the group and of the rollout."""
+    return tuple(
+        RolloutRequest(
+            rollout_id=f"{name}-g{place:02d}-r{member:02d}", group_id=f"{name}-g{place:02d}", task=task, labels=labels
+        )
+        for place, task in enumerate(tasks)
+        for member in range(size)
+    )

@@ -1,0 +1,214 @@
+"""The loop: held-out reward of the base, SFT warm start, held-out, GRPO, held-out. Every step is one commit.
+
+A crash at any moment loses the step in work, no finished rollout of it: a resumed run takes up the rollouts of the
+same policy version, and never counts one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from openforgerl.engines.local import LocalEngine
+from openforgerl.errors import TrainerError
+from openforgerl.records import Session, Task, TokenRow, Update, Use
+from openforgerl.rollout.attempt import RolloutRequest
+from openforgerl.rollout.scheduler import Scheduler
+from openforgerl.store.sqlite import Store
+from openforgerl.trainers.credit import assign_credit
+from openforgerl.trainers.local import LocalTrainer
+from openforgerl.trajectories import rows as rows_of
+from openforgerl.workflows.batches import draw, groups
+from openforgerl.workflows.config import EvaluationConfig, GrpoConfig, SftConfig
+from openforgerl.workflows.listener import Listener
+from openforgerl.workflows.resume import Attempts
+from openforgerl.workflows.run_folder import Evaluation, Progress, RunFolder, UseRecord
+
+Metrics = dict[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """The built parts and the plan of one run."""
+
+    run: RunFolder
+    store: Store
+    student: Scheduler
+    """Rollouts of the policy in training."""
+    teacher: Scheduler
+    """Rollouts of the scripted teacher, through the same harness."""
+    engine: LocalEngine
+    trainer: LocalTrainer
+    train_tasks: Sequence[Task]
+    heldout_tasks: Sequence[Task]
+    sft: SftConfig
+    grpo: GrpoConfig
+    evaluation: EvaluationConfig
+    seed: int
+    listener: Listener
+
+
+class Training:
+    """A run in work: the loop and how far it is."""
+
+    def __init__(self, loop: Loop, progress: Progress) -> None:
+        self._loop = loop
+        self.progress = progress
+        self._attempts = Attempts(loop.store)
+
+    async def run(self) -> Progress:
+        """Everything that is not committed yet. Raises TrainerError where a step has nothing to train on."""
+        await self._evaluate("base")
+        if self.progress.sft_steps < self._loop.sft.steps:
+            demonstrations = await self._demonstrate()
+            for step in range(self.progress.sft_steps, self._loop.sft.steps):
+                await self._sft_step(step, demonstrations)
+        await self._evaluate("after_sft")
+        for step in range(self.progress.grpo_steps, self._loop.grpo.steps):
+            await self._grpo_step(step)
+        await self._evaluate("after_rl")
+        return self.progress
+
+    # --- phases ---
+
+    async def _evaluate(self, name: str) -> None:
+        if name in self.progress.evaluations:
+            return
+        began, loop = time.monotonic(), self._loop
+        ident = f"eval-{name.replace('_', '-')}"
+        labels = self._labels("evaluation", len(self.progress.evaluations), split="heldout")
+        requests = groups(loop.heldout_tasks, loop.evaluation.samples_per_task, name=ident, labels=labels)
+        sessions = await self._collect(f"held-out, {name.replace('_', ' ')}", loop.student, requests)
+        await self._give_receipts([row for session in sessions for row in self._rows(session)])
+        result = _evaluation(sessions, self.progress.policy_version)
+        uses = [_use(session, "evaluation", len(self.progress.evaluations), "evaluation") for session in sessions]
+        evaluations = {**self.progress.evaluations, name: result}
+        await self._commit({"evaluations": evaluations}, uses, f"eval_{name}", began)
+        loop.listener.step(f"heldout {name}", {"reward": result.mean_reward, "rollouts": result.rollouts})
+
+    async def _demonstrate(self) -> list[Session]:
+        loop = self._loop
+        tasks = [task for task in loop.train_tasks if _in_families(task, loop.sft.families)]
+        requests = groups(tasks, 1, name="sft", labels=self._labels("sft", 0, split="train", version=0))
+        sessions = await self._collect("demonstrations", loop.teacher, requests)
+        solved = [session for session in sessions if session.grade and session.grade.reward == 1.0]
+        if not solved:
+            raise TrainerError("the scripted teacher solved no task: nothing to warm-start on")
+        return solved
+
+    async def _sft_step(self, step: int, demonstrations: Sequence[Session]) -> None:
+        began, loop = time.monotonic(), self._loop
+        order = _cycle(demonstrations, loop.sft.rollouts_per_step, step)
+        rows = [row for session in order for row in self._rows(session)]
+        update = await asyncio.to_thread(loop.trainer.sft_step, rows, lr=loop.sft.lr)
+        uses = [Use(session_id=session.session_id, phase="sft", step=step, trained=True) for session in order]
+        await self._advance({"sft_steps": step + 1}, uses, "sft", step, update, {}, began)
+
+    async def _grpo_step(self, step: int) -> None:
+        began, loop = time.monotonic(), self._loop
+        tasks = draw(loop.train_tasks, loop.grpo.groups_per_step, seed=loop.seed, step=step)
+        labels = self._labels("grpo", step, split="train")
+        requests = groups(tasks, loop.grpo.group_size, name=f"grpo{step:04d}", labels=labels)
+        sessions = await self._collect(f"grpo {step + 1}/{loop.grpo.steps}", loop.student, requests)
+        collected = time.monotonic()
+        rows = {session.session_id: self._rows(session) for session in sessions}
+        credit = assign_credit(sessions, rows)
+        update, receipts = await asyncio.to_thread(loop.trainer.policy_step, credit.batch, lr=loop.grpo.lr)
+        await loop.store.receipts(receipts)
+        trained = {row.row.session_id for row in credit.batch.rows if row.weight}
+        await self._give_receipts([row for key, found in rows.items() if key not in trained for row in found])
+        uses = [_use(session, "grpo", step, credit.unused.get(session.session_id, "")) for session in sessions]
+        told: Metrics = {"rollout_s": collected - began, **_rewards(sessions), **credit.metrics}
+        await self._advance({"grpo_steps": step + 1}, uses, "grpo", step, update, told, began)
+
+    # --- shared by the phases ---
+
+    async def _collect(self, title: str, who: Scheduler, requests: Sequence[RolloutRequest]) -> list[Session]:
+        """Finished rollouts of an interrupted step are taken up; the others run."""
+        found, missing = self._attempts.split(requests)
+        self._loop.listener.phase(title, len(missing))
+        fresh = await who.collect(missing, self._loop.listener.attempt)
+        by_rollout = {session.rollout_id: session for session in (*found, *fresh)}
+        return [by_rollout[request.rollout_id] for request in requests]
+
+    def _rows(self, session: Session) -> tuple[TokenRow, ...]:
+        return rows_of(self._loop.store.calls(session.session_id))
+
+    async def _give_receipts(self, rows: Sequence[TokenRow]) -> None:
+        """For rows that no update will look at, while their policy lives."""
+        sampled = [row for row in rows if row.logprob_kind == "sampled"]
+        await self._loop.store.receipts(await asyncio.to_thread(self._loop.trainer.receipts, sampled))
+
+    def _labels(self, phase: str, step: int, *, split: str, version: int | None = None) -> dict[str, str]:
+        version = self.progress.policy_version if version is None else version
+        return {"phase": phase, "step": str(step), "split": split, "policy_version": str(version)}
+
+    async def _advance(
+        self, done: dict[str, int], uses: list[Use], phase: str, step: int, update: Update, told: Metrics, began: float
+    ) -> None:
+        """A step with an update: new version, checkpoint and state, commit, then the engine follows."""
+        loop, version = self._loop, self.progress.policy_version + 1
+        saved = time.monotonic()
+        await asyncio.to_thread(loop.trainer.save, loop.run.checkpoint(version))
+        await asyncio.to_thread(loop.trainer.save_state, loop.run.state(version))
+        save_s = time.monotonic() - saved
+        metrics: Metrics = {"phase": phase, "step": step + 1, "policy_version": version, **told, **update.metrics}
+        metrics |= {"save_s": save_s, "seconds": time.monotonic() - began}
+        entries = (*self.progress.metrics, metrics)
+        await self._commit({**done, "policy_version": version, "metrics": entries}, uses, phase, began)
+        await loop.engine.set_weights(loop.trainer.state(), version)
+        loop.listener.step(f"{phase} {step + 1}", metrics)
+
+    async def _commit(self, changes: Mapping[str, object], uses: Sequence[Use], part: str, began: float) -> None:
+        seconds = {**self.progress.seconds}
+        seconds[part] = seconds.get(part, 0.0) + time.monotonic() - began
+        records = tuple(UseRecord.model_validate(_use_fields(use)) for use in uses)
+        update = {**changes, "seconds": seconds, "last_uses": records}
+        self.progress = self.progress.model_copy(update=update)
+        self._loop.run.commit(self.progress)
+        await self._loop.store.uses(uses)
+        evaluated = {evaluation.policy_version for evaluation in self.progress.evaluations.values()}
+        current = frozenset({self.progress.policy_version})
+        self._loop.run.prune(checkpoints=current | evaluated, states=current)
+
+
+def _use(session: Session, phase: str, step: int, reason: str) -> Use:
+    return Use(session_id=session.session_id, phase=phase, step=step, trained=not reason, reason=reason)
+
+
+def _use_fields(use: Use) -> dict[str, object]:
+    return {name: getattr(use, name) for name in ("session_id", "phase", "step", "trained", "reason")}
+
+
+def _in_families(task: Task, families: Sequence[str] | None) -> bool:
+    return families is None or task.metadata.get("family") in families
+
+
+def _cycle(sessions: Sequence[Session], count: int, step: int) -> list[Session]:
+    return [sessions[place % len(sessions)] for place in range(step * count, (step + 1) * count)]
+
+
+def _rewards(sessions: Sequence[Session]) -> Metrics:
+    rewards = [session.grade.reward for session in sessions if session.grade and session.grade.reward is not None]
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    return {"reward": mean, "rollouts": len(sessions), "graded": len(rewards)}
+
+
+def _evaluation(sessions: Sequence[Session], policy_version: int) -> Evaluation:
+    """The mean over tasks of the mean over a task's graded rollouts; an ungraded rollout is in no mean."""
+    by_task: dict[str, list[float]] = {}
+    for session in sessions:
+        if session.grade and session.grade.reward is not None:
+            by_task.setdefault(session.task_id, []).append(session.grade.reward)
+    if not by_task:
+        raise TrainerError("no held-out rollout was graded: see how the sessions ended in the report")
+    means = {task: sum(rewards) / len(rewards) for task, rewards in by_task.items()}
+    return Evaluation(
+        mean_reward=sum(means.values()) / len(means),
+        rollouts=len(sessions),
+        graded=sum(map(len, by_task.values())),
+        policy_version=policy_version,
+        by_task=means,
+    )
