@@ -6,7 +6,8 @@ OpenForgeError
 ├── AssemblyError    messages cannot become ids (template, context length, unknown role)
 ├── AccessError      a key does not open what was asked for
 ├── EngineError      the model could not sample
-│   └── EngineAborted    it began, then dropped the call (weight update, shutdown); the client may retry
+│   ├── EngineAborted    it began, then dropped the call (weight update, shutdown); the client may retry
+│   └── EngineTimeout    a call outlived its deadline and was cancelled
 ├── StoreError       a record could not be made durable or read back
 ├── HarnessError     a harness could not be installed or launched
 ├── SandboxError     a sandbox could not be made, run or removed (infrastructure)
@@ -21,11 +22,12 @@ from __future__ import annotations
 class OpenForgeError(Exception):
     """Base of all errors raised on purpose.
 
-    `retryable`: the same act may succeed later. `http_status`: what a harness is answered.
+    `retryable`: the same act may succeed later. `http_status` and `code`: what a harness is answered.
     """
 
     retryable = False
     http_status = 500
+    code = "internal_error"
 
 
 class ConfigError(OpenForgeError):
@@ -35,12 +37,13 @@ class ConfigError(OpenForgeError):
 class DialectError(OpenForgeError):
     """A request that its wire format does not allow."""
 
-    http_status = 400
-
-    def __init__(self, message: str, *, field: str | None = None, code: str = "invalid_request") -> None:
+    def __init__(
+        self, message: str, *, field: str | None = None, code: str = "invalid_request", http_status: int = 400
+    ) -> None:
         super().__init__(message)
         self.field = field
         self.code = code
+        self.http_status = http_status
 
 
 class AssemblyError(OpenForgeError):
@@ -54,13 +57,12 @@ class AssemblyError(OpenForgeError):
 
 
 class AccessError(OpenForgeError):
-    """A missing or wrong key (401), or one whose session is over (410)."""
+    """A missing or wrong key (401), one whose session is over (410), or more than the session may have (403, 429)."""
 
-    http_status = 401
-
-    def __init__(self, message: str, *, http_status: int = 401) -> None:
+    def __init__(self, message: str, *, http_status: int = 401, code: str = "invalid_api_key") -> None:
         super().__init__(message)
         self.http_status = http_status
+        self.code = code
 
 
 class EngineError(OpenForgeError):
@@ -68,16 +70,27 @@ class EngineError(OpenForgeError):
 
     retryable = True
     http_status = 503
+    code = "engine_error"
 
 
 class EngineAborted(EngineError):
     """The engine dropped a call that it had begun."""
+
+    code = "engine_aborted"
+
+
+class EngineTimeout(EngineError):
+    """A call outlived its deadline."""
+
+    http_status = 504
+    code = "timeout"
 
 
 class StoreError(OpenForgeError):
     """A record is not durable, so the call that it records fails."""
 
     http_status = 503
+    code = "not_recorded"
 
 
 class HarnessError(OpenForgeError):
