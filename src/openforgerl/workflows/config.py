@@ -15,7 +15,6 @@ class SftConfig(BaseModel):
     steps: int = Field(default=3, ge=0)
     rollouts_per_step: int = Field(default=16, ge=1)
     """Demonstrations of one optimizer step, drawn without replacement until all were used."""
-    lr: float = Field(default=1e-4, gt=0)
     families: tuple[str, ...] | None = None
     """Only training tasks whose metadata.family is named; None: all."""
 
@@ -28,7 +27,6 @@ class GrpoConfig(BaseModel):
     steps: int = Field(default=15, ge=0)
     groups_per_step: int = Field(default=4, ge=1)
     group_size: int = Field(default=8, ge=2)
-    lr: float = Field(default=2e-5, gt=0)
 
 
 class EvaluationConfig(BaseModel):

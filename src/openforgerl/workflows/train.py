@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from openforgerl.engines.local import LocalEngine
 from openforgerl.errors import TrainerError
-from openforgerl.records import Session, Task, TokenRow, Update, Use
+from openforgerl.records import EndedBy, Session, Task, TokenRow, Update, Use
 from openforgerl.rollout.attempt import RolloutRequest
 from openforgerl.rollout.scheduler import Scheduler
 from openforgerl.store.sqlite import Store
-from openforgerl.trainers.credit import assign_credit
+from openforgerl.trainers.credit import Credit, CreditConfig, Rollout, assign
 from openforgerl.trainers.local import LocalTrainer
 from openforgerl.trajectories import rows as rows_of
 from openforgerl.workflows.batches import draw, groups
@@ -45,6 +45,7 @@ class Loop:
     heldout_tasks: Sequence[Task]
     sft: SftConfig
     grpo: GrpoConfig
+    credit: CreditConfig
     evaluation: EvaluationConfig
     seed: int
     listener: Listener
@@ -81,9 +82,12 @@ class Training:
         labels = self._labels("evaluation", len(self.progress.evaluations), split="heldout")
         requests = groups(loop.heldout_tasks, loop.evaluation.samples_per_task, name=ident, labels=labels)
         sessions = await self._collect(f"held-out, {name.replace('_', ' ')}", loop.student, requests)
-        await self._give_receipts([row for session in sessions for row in self._rows(session)])
+        others = self._others(labels, sessions)
+        await self._give_receipts([*sessions, *others])
         result = _evaluation(sessions, self.progress.policy_version)
-        uses = [_use(session, "evaluation", len(self.progress.evaluations), "evaluation") for session in sessions]
+        step = len(self.progress.evaluations)
+        uses = [_use(session, "evaluation", step, "evaluation") for session in sessions]
+        uses += [_use(session, "evaluation", step, _why_other(session)) for session in others]
         evaluations = {**self.progress.evaluations, name: result}
         await self._commit({"evaluations": evaluations}, uses, f"eval_{name}", began)
         loop.listener.step(f"heldout {name}", {"reward": result.mean_reward, "rollouts": result.rollouts})
@@ -102,9 +106,9 @@ class Training:
         began, loop = time.monotonic(), self._loop
         order = _cycle(demonstrations, loop.sft.rollouts_per_step, step)
         rows = [row for session in order for row in self._rows(session)]
-        update = await asyncio.to_thread(loop.trainer.sft_step, rows, lr=loop.sft.lr)
+        update = await asyncio.to_thread(loop.trainer.sft_step, rows)
         uses = [Use(session_id=session.session_id, phase="sft", step=step, trained=True) for session in order]
-        await self._advance({"sft_steps": step + 1}, uses, "sft", step, update, {}, began)
+        await self._advance({"sft_steps": step + 1}, uses, f"sft {step + 1}", update, {}, began)
 
     async def _grpo_step(self, step: int) -> None:
         began, loop = time.monotonic(), self._loop
@@ -113,15 +117,20 @@ class Training:
         requests = groups(tasks, loop.grpo.group_size, name=f"grpo{step:04d}", labels=labels)
         sessions = await self._collect(f"grpo {step + 1}/{loop.grpo.steps}", loop.student, requests)
         collected = time.monotonic()
-        rows = {session.session_id: self._rows(session) for session in sessions}
-        credit = assign_credit(sessions, rows)
-        update, receipts = await asyncio.to_thread(loop.trainer.policy_step, credit.batch, lr=loop.grpo.lr)
-        await loop.store.receipts(receipts)
-        trained = {row.row.session_id for row in credit.batch.rows if row.weight}
-        await self._give_receipts([row for key, found in rows.items() if key not in trained for row in found])
+        rollouts = [Rollout(session=session, rows=self._rows(session)) for session in sessions]
+        credit = assign(rollouts, loop.credit)
+        told: Metrics = {"rollout_s": collected - began, **_rewards(sessions), **credit.counts}
         uses = [_use(session, "grpo", step, credit.unused.get(session.session_id, "")) for session in sessions]
-        told: Metrics = {"rollout_s": collected - began, **_rewards(sessions), **credit.metrics}
-        await self._advance({"grpo_steps": step + 1}, uses, "grpo", step, update, told, began)
+        others = self._others(labels, sessions)
+        uses += [_use(session, "grpo", step, _why_other(session)) for session in others]
+        await self._give_receipts([*(each for each in sessions if each.session_id in credit.unused), *others])
+        update = await self._policy_update(credit) if credit.trained else None
+        await self._advance({"grpo_steps": step + 1}, uses, f"grpo {step + 1}", update, told, began)
+
+    async def _policy_update(self, credit: Credit) -> Update:
+        update, receipts = await asyncio.to_thread(self._loop.trainer.policy_step, credit.batch)
+        await self._loop.store.receipts(receipts)
+        return update
 
     # --- shared by the phases ---
 
@@ -136,30 +145,37 @@ class Training:
     def _rows(self, session: Session) -> tuple[TokenRow, ...]:
         return rows_of(self._loop.store.calls(session.session_id))
 
-    async def _give_receipts(self, rows: Sequence[TokenRow]) -> None:
+    def _others(self, labels: Mapping[str, str], sessions: Sequence[Session]) -> list[Session]:
+        """Attempts of the same step that were retried, or that a crash cut off."""
+        counted = {session.session_id for session in sessions}
+        same = [session for session in self._loop.store.sessions() if dict(session.labels) == labels]
+        return [session for session in same if session.session_id not in counted]
+
+    async def _give_receipts(self, sessions: Sequence[Session]) -> None:
         """For rows that no update will look at, while their policy lives."""
-        sampled = [row for row in rows if row.logprob_kind == "sampled"]
-        await self._loop.store.receipts(await asyncio.to_thread(self._loop.trainer.receipts, sampled))
+        rows = [row for session in sessions for row in self._rows(session) if row.logprob_kind == "sampled"]
+        await self._loop.store.receipts(await asyncio.to_thread(self._loop.trainer.receipts, rows))
 
     def _labels(self, phase: str, step: int, *, split: str, version: int | None = None) -> dict[str, str]:
         version = self.progress.policy_version if version is None else version
         return {"phase": phase, "step": str(step), "split": split, "policy_version": str(version)}
 
     async def _advance(
-        self, done: dict[str, int], uses: list[Use], phase: str, step: int, update: Update, told: Metrics, began: float
+        self, done: dict[str, int], uses: list[Use], name: str, update: Update | None, told: Metrics, began: float
     ) -> None:
-        """A step with an update: new version, checkpoint and state, commit, then the engine follows."""
-        loop, version = self._loop, self.progress.policy_version + 1
+        """Commit a step. With an update: new version, checkpoint and state first; the engine follows after."""
+        loop, version = self._loop, self.progress.policy_version + (update is not None)
+        metrics: Metrics = {"name": name, "policy_version": version, **told, **(update.metrics if update else {})}
         saved = time.monotonic()
-        await asyncio.to_thread(loop.trainer.save, loop.run.checkpoint(version))
-        await asyncio.to_thread(loop.trainer.save_state, loop.run.state(version))
-        save_s = time.monotonic() - saved
-        metrics: Metrics = {"phase": phase, "step": step + 1, "policy_version": version, **told, **update.metrics}
-        metrics |= {"save_s": save_s, "seconds": time.monotonic() - began}
-        entries = (*self.progress.metrics, metrics)
-        await self._commit({**done, "policy_version": version, "metrics": entries}, uses, phase, began)
-        await loop.engine.set_weights(loop.trainer.state(), version)
-        loop.listener.step(f"{phase} {step + 1}", metrics)
+        if update:
+            await asyncio.to_thread(loop.trainer.save, loop.run.checkpoint(version))
+            await asyncio.to_thread(loop.trainer.save_state, loop.run.state(version))
+        metrics |= {"save_s": time.monotonic() - saved, "seconds": time.monotonic() - began}
+        changes = {**done, "policy_version": version, "metrics": (*self.progress.metrics, metrics)}
+        await self._commit(changes, uses, name.split()[0], began)
+        if update:
+            await loop.engine.set_weights(loop.trainer.state(), version)
+        loop.listener.step(name, metrics)
 
     async def _commit(self, changes: Mapping[str, object], uses: Sequence[Use], part: str, began: float) -> None:
         seconds = {**self.progress.seconds}
@@ -176,6 +192,12 @@ class Training:
 
 def _use(session: Session, phase: str, step: int, reason: str) -> Use:
     return Use(session_id=session.session_id, phase=phase, step=step, trained=not reason, reason=reason)
+
+
+def _why_other(session: Session) -> str:
+    """Why an attempt beside the counted one is not used."""
+    failed = session.ending is None or session.ending.ended_by in (EndedBy.INFRA, EndedBy.CANCELLED)
+    return "infra" if failed else "superseded"
 
 
 def _use_fields(use: Use) -> dict[str, object]:
