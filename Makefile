@@ -1,0 +1,41 @@
+# The two commands: `make train` (everything from nothing), `make test`.
+# OPENFORGERL_CACHE (default ~/.cache/openforgerl) holds what is downloaded; PYTHON is the interpreter to build on.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+CONFIG ?= examples/shell_tasks/train.toml
+BIN := .venv/bin
+
+# Spinning OpenMP threads starve the harnesses and sandboxes that run beside the model.
+export KMP_BLOCKTIME ?= 0
+
+.PHONY: setup train test test-real check format lock clean
+
+setup: ## packages, model, node and pi; a second run takes a second
+	@$(PYTHON) scripts/setup.py
+
+train: setup ## CONFIG=examples/shell_tasks/train.toml
+	$(BIN)/openforgerl train $(CONFIG)
+
+test: setup ## all that needs no big environment
+	$(BIN)/pytest -m "not real" -rs
+
+test-real: setup ## what installs and runs big foreign programs
+	$(BIN)/pytest -m real -rs
+
+check: setup ## style, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/pytest tests/architecture
+
+format:
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: ## write requirements/dev.lock and the pins anew
+	$(BIN)/python scripts/lock.py
+
+clean: ## this clone's environment and caches; the shared cache stays
+	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
