@@ -1,0 +1,163 @@
+"""Each fact's insertion, inside a transaction of the writer. Raises StoreError that names what does not fit."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from openforgerl.errors import StoreError
+from openforgerl.records import (
+    Completion,
+    Delivered,
+    Ending,
+    Grade,
+    HarnessCall,
+    Receipt,
+    RecordedCall,
+    Session,
+    Use,
+)
+from openforgerl.store import encoding
+
+
+def insert_session(connection: sqlite3.Connection, session: Session) -> None:
+    if session.ending is not None or session.grade is not None:
+        raise StoreError(
+            f"session {session.session_id} is opened without an ending and a grade: seal and grade it later"
+        )
+    if _exists(connection, session.session_id):
+        raise StoreError(f"session {session.session_id} exists: a session id is used once")
+    row = (session.session_id, encoding.session_to_json(session))
+    connection.execute("INSERT INTO sessions (session_id, body) VALUES (?, ?)", row)
+
+
+def insert_intent(connection: sqlite3.Connection, call: HarnessCall) -> None:
+    _need_session(connection, call.session_id)
+    row = (call.session_id, call.call_id, encoding.intent_to_json(call))
+    connection.execute("INSERT INTO intents (session_id, call_id, body) VALUES (?, ?, ?)", row)
+
+
+def insert_call(connection: sqlite3.Connection, call: RecordedCall) -> None:
+    _need_session(connection, call.session_id)
+    if call.completion is not Completion.LATE and _ending(connection, call.session_id) is not None:
+        raise StoreError(f"call {call.call_id}: session {call.session_id} is sealed, only a late call is recorded")
+    _check_place(connection, call)
+    _check_parents(connection, call)
+    new = b"".join(_insert_content(connection, encoding.message_to_json(message)) for message in call.messages.new)
+    row = (
+        call.session_id, call.call_id, call.index,
+        call.prompt.parent, call.prompt.cut, encoding.ids_to_blob(call.prompt.new_ids),
+        call.messages.parent, call.messages.cut, new,
+        _insert_content(connection, encoding.tools_to_json(call.tools)),
+        _insert_content(connection, encoding.message_to_json(call.answer)),
+        encoding.ids_to_blob(call.sampled_ids), encoding.logprobs_to_blob(call.logprobs), encoding.call_to_json(call),
+    )  # fmt: skip
+    places = ", ".join("?" * (len(row) + 1))
+    connection.execute(f"INSERT INTO calls VALUES ({places})", (*row, encoding.checksum(*row)))
+
+
+def insert_delivery(connection: sqlite3.Connection, session_id: str, call_id: str, delivered: Delivered) -> None:
+    found = connection.execute(
+        "SELECT length(sampled_ids) FROM calls WHERE session_id = ? AND call_id = ?", (session_id, call_id)
+    ).fetchone()
+    if found is None:
+        raise StoreError(f"call {call_id} of session {session_id} is not in the store: it cannot have been delivered")
+    if not 0 <= delivered.count <= found[0] // encoding.ID_SIZE:
+        raise StoreError(
+            f"call {call_id} has {found[0] // encoding.ID_SIZE} ids, {delivered.count} cannot be delivered"
+        )
+    row = (session_id, call_id, delivered.state, delivered.count)
+    connection.execute("INSERT INTO deliveries (session_id, call_id, state, count) VALUES (?, ?, ?, ?)", row)
+
+
+def insert_ending(connection: sqlite3.Connection, session_id: str, ending: Ending) -> None:
+    """Once; the same ending again is no new fact."""
+    _need_session(connection, session_id)
+    body = encoding.ending_to_json(ending)
+    known = _ending(connection, session_id)
+    if known is None:
+        connection.execute("INSERT INTO endings VALUES (?, ?)", (session_id, body))
+    elif known != body:
+        raise StoreError(f"session {session_id} ended as {known.decode(errors='replace')}, not as {ending}")
+
+
+def insert_grade(connection: sqlite3.Connection, session_id: str, grade: Grade) -> None:
+    _need_session(connection, session_id)
+    row = (session_id, encoding.grade_to_json(grade))
+    connection.execute("INSERT INTO grades (session_id, body) VALUES (?, ?)", row)
+
+
+def insert_receipt(connection: sqlite3.Connection, receipt: Receipt) -> None:
+    _need_session(connection, receipt.session_id)
+    row = (
+        receipt.session_id, receipt.branch, receipt.policy_version, receipt.tokens, receipt.max_gap, receipt.mean_gap,
+    )  # fmt: skip
+    connection.execute(
+        """INSERT INTO receipts (session_id, branch, policy_version, tokens, max_gap, mean_gap)
+           VALUES (?, ?, ?, ?, ?, ?)""",
+        row,
+    )
+
+
+def insert_use(connection: sqlite3.Connection, use: Use) -> None:
+    _need_session(connection, use.session_id)
+    row = (use.session_id, use.phase, use.step, use.trained, use.reason)
+    connection.execute("INSERT INTO uses (session_id, phase, step, trained, reason) VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _exists(connection: sqlite3.Connection, session_id: str) -> bool:
+    return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
+
+
+def _need_session(connection: sqlite3.Connection, session_id: str) -> None:
+    if not _exists(connection, session_id):
+        raise StoreError(f"session {session_id} is not in the store: open it first")
+
+
+def _ending(connection: sqlite3.Connection, session_id: str) -> bytes | None:
+    found = connection.execute("SELECT body FROM endings WHERE session_id = ?", (session_id,)).fetchone()
+    return found[0] if found else None
+
+
+def _insert_content(connection: sqlite3.Connection, body: bytes) -> bytes:
+    name = encoding.content_hash(body)
+    connection.execute("INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", (name, body))
+    return name
+
+
+def _check_place(connection: sqlite3.Connection, call: RecordedCall) -> None:
+    taken = connection.execute(
+        "SELECT call_id, call_index FROM calls WHERE session_id = ? AND (call_index = ? OR call_id = ?)",
+        (call.session_id, call.index, call.call_id),
+    ).fetchone()
+    if taken is not None:
+        raise StoreError(
+            f"call {call.call_id} (index {call.index}) of session {call.session_id}: "
+            f"call {taken[0]} (index {taken[1]}) is already committed"
+        )
+
+
+def _check_parents(connection: sqlite3.Connection, call: RecordedCall) -> None:
+    """What a delta leans on is an earlier call in the store, and long enough: else it could never be read."""
+    for name, parent, cut in (
+        ("prompt", call.prompt.parent, call.prompt.cut),
+        ("messages", call.messages.parent, call.messages.cut),
+    ):
+        limit = 0 if parent is None else _length(connection, call, parent, name)
+        if not 0 <= cut <= limit:
+            raise StoreError(f"call {call.call_id}: its {name} take {cut} from call {parent}, which has {limit}")
+
+
+def _length(connection: sqlite3.Connection, call: RecordedCall, parent: str, name: str) -> int:
+    found = connection.execute(
+        """SELECT call_index, prompt_cut, length(prompt_new) + length(sampled_ids), messages_cut, length(messages_new)
+           FROM calls WHERE session_id = ? AND call_id = ?""",
+        (call.session_id, parent),
+    ).fetchone()
+    if found is None or found[0] >= call.index:
+        raise StoreError(
+            f"call {call.call_id}: the parent of its {name}, call {parent}, is no earlier call in the store"
+        )
+    _, prompt_cut, id_bytes, messages_cut, hash_bytes = found
+    if name == "prompt":
+        return int(prompt_cut) + int(id_bytes) // encoding.ID_SIZE
+    return int(messages_cut) + int(hash_bytes) // encoding.HASH_SIZE
