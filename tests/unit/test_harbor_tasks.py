@@ -44,7 +44,7 @@ def test_a_task_without_tests_is_refused_by_the_missing_file(tmp_path: Path) -> 
     [
         ("[agent", r"task\.toml"),
         ("agent = 3", r"\[agent\] must be a table"),
-        ("[agent]\ntimeout_sec = -1", r"timeout_sec = -1 must be positive"),
+        ("[agent]\ntimeout_sec = -1", r"timeout_sec = -1 must be a positive number"),
         ("[verifier]\ntimeout_sec = nan", r"timeout_sec = nan"),
         ("[metadata]\nreward_range = [1, 0]", r"reward_range"),
         ("[metadata]\nreward_range = [0, inf]", r"reward_range"),
