@@ -83,7 +83,7 @@ class Training:
         requests = groups(loop.heldout_tasks, loop.evaluation.samples_per_task, name=ident, labels=labels)
         sessions = await self._collect(f"held-out, {name.replace('_', ' ')}", loop.student, requests)
         others = self._others(labels, sessions)
-        await self._give_receipts([*sessions, *others])
+        await self._give_receipts([row for session in (*sessions, *others) for row in self._rows(session)])
         result = _evaluation(sessions, self.progress.policy_version)
         step = len(self.progress.evaluations)
         uses = [_use(session, "evaluation", step, "evaluation") for session in sessions]
@@ -123,7 +123,8 @@ class Training:
         uses = [_use(session, "grpo", step, credit.unused.get(session.session_id, "")) for session in sessions]
         others = self._others(labels, sessions)
         uses += [_use(session, "grpo", step, _why_other(session)) for session in others]
-        await self._give_receipts([*(each for each in sessions if each.session_id in credit.unused), *others])
+        rows = [row for each in rollouts for row in each.rows] + [row for each in others for row in self._rows(each)]
+        await self._give_receipts(_without(rows, credit))
         update = await self._policy_update(credit) if credit.trained else None
         await self._advance({"grpo_steps": step + 1}, uses, f"grpo {step + 1}", update, told, began)
 
@@ -151,10 +152,10 @@ class Training:
         same = [session for session in self._loop.store.sessions() if dict(session.labels) == labels]
         return [session for session in same if session.session_id not in counted]
 
-    async def _give_receipts(self, sessions: Sequence[Session]) -> None:
+    async def _give_receipts(self, rows: Sequence[TokenRow]) -> None:
         """For rows that no update will look at, while their policy lives."""
-        rows = [row for session in sessions for row in self._rows(session) if row.logprob_kind == "sampled"]
-        await self._loop.store.receipts(await asyncio.to_thread(self._loop.trainer.receipts, rows))
+        sampled = [row for row in rows if row.logprob_kind == "sampled"]
+        await self._loop.store.receipts(await asyncio.to_thread(self._loop.trainer.receipts, sampled))
 
     def _labels(self, phase: str, step: int, *, split: str, version: int | None = None) -> dict[str, str]:
         version = self.progress.policy_version if version is None else version
@@ -198,6 +199,12 @@ def _why_other(session: Session) -> str:
     """Why an attempt beside the counted one is not used."""
     failed = session.ending is None or session.ending.ended_by in (EndedBy.INFRA, EndedBy.CANCELLED)
     return "infra" if failed else "superseded"
+
+
+def _without(rows: Sequence[TokenRow], credit: Credit) -> list[TokenRow]:
+    """The rows that the update of this batch does not forward; it gives the receipts of the others."""
+    forwarded = {(r.row.session_id, r.row.branch) for r in credit.batch.rows if r.weight and any(r.row.loss_mask)}
+    return [row for row in rows if (row.session_id, row.branch) not in forwarded]
 
 
 def _use_fields(use: Use) -> dict[str, object]:
