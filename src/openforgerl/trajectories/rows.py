@@ -1,10 +1,6 @@
 """Calls to rows of ids: law 1. Every sampled token of a session is owned by exactly one row, behind its own prompt.
 
-Leaves of the trie give rows. A call is owned by the first leaf below it: the one that is reached by going to the
-earliest child each time. So a row owns an unbroken end of its path, and later calls extend rows or add new ones but
-never change who owns what; rows are numbered by the first call that they own. Where a call is not owned its ids are
-context like any other: mask 0, log-prob 0.0, policy version -1. A call that sampled nothing owns nothing, is in no
-segment and makes no row.
+A row may be extended by later calls, and new ones may follow, but who owns what and the rows' numbers never change.
 """
 
 from __future__ import annotations
@@ -24,7 +20,15 @@ _UNFINISHED = {
 
 
 def rows(calls: Sequence[RecordedCall]) -> tuple[TokenRow, ...]:
-    """The rows of one session. Raises ValueError where the calls are not those of one session, or a delta is broken."""
+    """The rows of one session: one for each leaf of its trie.
+
+    A call is owned by the first leaf below it: the one that is reached by going to the earliest child each time. So a
+    row owns an unbroken end of its path; rows are numbered by the first call that they own. Where a call is not owned
+    its ids are context like any other: mask 0, log-prob 0.0, policy version -1. A call that sampled nothing has
+    nothing to own: it is in no segment and makes no row.
+
+    Raises ValueError where the calls are not those of one session, or a delta is broken.
+    """
     ordered = in_order(calls)
     prompts = prompt_bytes(ordered)
     parent_of = parents_of(ordered, prompts)
