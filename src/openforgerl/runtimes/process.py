@@ -1,0 +1,152 @@
+"""Sandboxes as local processes: bubblewrap by default, plain processes where the user says `unsafe`.
+
+Law 6: every process has an owner (this one; the kernel kills the tree when it dies), a label (run and session) and a
+deadline on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from openforgerl.records import LaunchPlan, check_id
+from openforgerl.runtimes.base import EndCause, RunEnd, RuntimeLimits, Sandbox, SandboxSpec
+from openforgerl.runtimes.process_folder import SandboxFolder, own_root
+from openforgerl.runtimes.process_isolated import IsolatedPrograms, find_bwrap, probe
+from openforgerl.runtimes.process_net import Forwarder
+from openforgerl.runtimes.process_sweep import MARK, sweep
+from openforgerl.runtimes.process_tree import ProcessTree, to_its_end
+
+
+class ProcessRuntimeConfig(BaseModel):
+    """[runtime] of the process runtime."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unsafe: bool = False
+    """Plain processes without isolation: the agent can read and change whatever you can."""
+    root: Path | None = None
+    """Where sandboxes' folders live; default <tmp>/openforgerl-<uid>."""
+    limits: RuntimeLimits = Field(default_factory=RuntimeLimits)
+    first_uid: int = 200_000
+    """As root: sandboxes run as users from this id on, two each, which must belong to nobody."""
+
+
+class Programs(Protocol):
+    """Starts the programs of one sandbox: isolated, or plain."""
+
+    proxy_url: str
+
+    async def start(self, plan: LaunchPlan, user: Literal["agent", "grader"]) -> ProcessTree: ...
+
+    async def connect(self, tree: ProcessTree) -> Forwarder | None: ...
+
+    def out_of_memory_kills(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class ProcessSandbox:
+    """A live sandbox: one program at a time."""
+
+    def __init__(self, folder: SandboxFolder, programs: Programs) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._turn = asyncio.Lock()
+        self.proxy_url = programs.proxy_url
+
+    async def run(self, plan: LaunchPlan, *, user: Literal["agent", "grader"]) -> RunEnd:
+        async with self._turn:
+            kills = self._programs.out_of_memory_kills()
+            tree = await self._programs.start(plan, user)
+            begun = time.monotonic()
+            try:
+                code = await self._to_the_end(tree, plan.deadline_s, networked=user == "agent")
+            finally:
+                await to_its_end(tree.kill())
+            return _end(tree, code, time.monotonic() - begun, self._programs.out_of_memory_kills() > kills)
+
+    async def _to_the_end(self, tree: ProcessTree, deadline_s: float, *, networked: bool) -> int | None:
+        """The exit code, or None at the deadline."""
+        await tree.ready()
+        forwarder = await self._programs.connect(tree) if networked else None
+        try:
+            await tree.release()
+            async with asyncio.timeout(deadline_s):
+                return await tree.wait()
+        except TimeoutError:
+            return None
+        finally:
+            if forwarder is not None:
+                await to_its_end(forwarder.close())
+
+    async def get(self, path: str, *, cap_bytes: int = 1_000_000) -> bytes | None:
+        return self._folder.read(path, cap_bytes)
+
+
+def _end(tree: ProcessTree, code: int | None, duration_s: float, starved: bool) -> RunEnd:
+    number = int(signal.SIGKILL) if code is None else (code - 128 if code > 128 else None)
+    cause = EndCause.DEADLINE if code is None else EndCause.EXITED
+    if code is not None and starved and number == signal.SIGKILL:
+        cause = EndCause.OOM
+    return RunEnd(
+        cause=cause, exit_code=code if number is None else None, signal=number, output=tree.output,
+        output_dropped=tree.output_dropped, duration_s=duration_s,
+    )  # fmt: skip
+
+
+class ProcessRuntime:
+    """Makes sandboxes on this machine. Raises ConfigError at once where it could not make any."""
+
+    def __init__(self, config: ProcessRuntimeConfig) -> None:
+        self._config = config
+        self._root = config.root or Path(tempfile.gettempdir()) / f"openforgerl-{os.getuid()}"
+        own_root(self._root)
+        self._bwrap = find_bwrap()
+        probe(self._bwrap, self._root, config.limits, config.first_uid)
+        self.isolation = _isolation()
+
+    def sandbox(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        return self._sandbox(spec)
+
+    @asynccontextmanager
+    async def _sandbox(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        folder = SandboxFolder(self._root, spec.run_id, spec.session_id)
+        programs: Programs | None = None
+        try:
+            await folder.fill(spec.workspace)
+            programs = self._programs(folder, spec)
+            yield ProcessSandbox(folder, programs)
+        finally:
+            await to_its_end(_remove(folder, programs))
+
+    def _programs(self, folder: SandboxFolder, spec: SandboxSpec) -> Programs:
+        mark = {MARK: f"{spec.run_id}/{spec.session_id}"}
+        config = self._config
+        return IsolatedPrograms(self._bwrap, mark, folder, spec, config.limits, config.first_uid, self._root)
+
+    async def sweep(self, run_id: str) -> int:
+        check_id("run_id", run_id)
+        return await sweep(self._root, run_id)
+
+
+async def _remove(folder: SandboxFolder, programs: Programs | None) -> None:
+    try:
+        if programs is not None:
+            await programs.close()
+    finally:
+        await folder.remove()
+
+
+def _isolation() -> str:
+    users = "agent and grader are users of their own" if os.getuid() == 0 else "agent and grader share your user id"
+    return f"bubblewrap: own PID, IPC, mount, UTS and network namespaces, no capabilities; {users}"
