@@ -83,6 +83,10 @@ class ScriptedEngine:
     def policy_version(self) -> int:
         return self._policy_version
 
+    @property
+    def logprob_kind(self) -> str:
+        return "scripted"
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         self._check_open()
         limit = answer_limit(request, self._context_length)
