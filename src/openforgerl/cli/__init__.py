@@ -1,0 +1,1 @@
+"""Commands: the only place, beside web, that builds objects from config."""
