@@ -23,6 +23,7 @@ from openforgerl.runtimes.base import EndCause, RunEnd, RuntimeLimits, Sandbox, 
 from openforgerl.runtimes.process_folder import SandboxFolder, own_root
 from openforgerl.runtimes.process_isolated import IsolatedPrograms, find_bwrap, probe
 from openforgerl.runtimes.process_net import Forwarder
+from openforgerl.runtimes.process_plain import ISOLATION, PlainPrograms
 from openforgerl.runtimes.process_sweep import MARK, sweep
 from openforgerl.runtimes.process_tree import ProcessTree, to_its_end
 
@@ -52,6 +53,8 @@ class Programs(Protocol):
 
     def out_of_memory_kills(self) -> int: ...
 
+    async def settle(self) -> None: ...
+
     async def close(self) -> None: ...
 
 
@@ -72,7 +75,7 @@ class ProcessSandbox:
             try:
                 code = await self._to_the_end(tree, plan.deadline_s, networked=user == "agent")
             finally:
-                await to_its_end(tree.kill())
+                await to_its_end(self._kill(tree))
             return _end(tree, code, time.monotonic() - begun, self._programs.out_of_memory_kills() > kills)
 
     async def _to_the_end(self, tree: ProcessTree, deadline_s: float, *, networked: bool) -> int | None:
@@ -88,6 +91,12 @@ class ProcessSandbox:
         finally:
             if forwarder is not None:
                 await to_its_end(forwarder.close())
+
+    async def _kill(self, tree: ProcessTree) -> None:
+        try:
+            await tree.kill()
+        finally:
+            await self._programs.settle()
 
     async def get(self, path: str, *, cap_bytes: int = 1_000_000) -> bytes | None:
         return self._folder.read(path, cap_bytes)
@@ -111,9 +120,10 @@ class ProcessRuntime:
         self._config = config
         self._root = config.root or Path(tempfile.gettempdir()) / f"openforgerl-{os.getuid()}"
         own_root(self._root)
-        self._bwrap = find_bwrap()
-        probe(self._bwrap, self._root, config.limits, config.first_uid)
-        self.isolation = _isolation()
+        self.isolation = ISOLATION
+        if not config.unsafe:
+            self._bwrap = find_bwrap()
+            self.isolation = probe(self._bwrap, self._root, config.limits, config.first_uid)
 
     def sandbox(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         return self._sandbox(spec)
@@ -130,8 +140,10 @@ class ProcessRuntime:
             await to_its_end(_remove(folder, programs))
 
     def _programs(self, folder: SandboxFolder, spec: SandboxSpec) -> Programs:
-        mark = {MARK: f"{spec.run_id}/{spec.session_id}"}
         config = self._config
+        if config.unsafe:
+            return PlainPrograms(folder, spec, config.limits)
+        mark = {MARK: f"{spec.run_id}/{spec.session_id}"}
         return IsolatedPrograms(self._bwrap, mark, folder, spec, config.limits, config.first_uid, self._root)
 
     async def sweep(self, run_id: str) -> int:
@@ -145,8 +157,3 @@ async def _remove(folder: SandboxFolder, programs: Programs | None) -> None:
             await programs.close()
     finally:
         await folder.remove()
-
-
-def _isolation() -> str:
-    users = "agent and grader are users of their own" if os.getuid() == 0 else "agent and grader share your user id"
-    return f"bubblewrap: own PID, IPC, mount, UTS and network namespaces, no capabilities; {users}"

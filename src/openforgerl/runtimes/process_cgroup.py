@@ -57,6 +57,10 @@ class MemoryGroup:
                 return int(count)
         return 0
 
+    def discard(self) -> None:
+        """Remove a group that nothing joined."""
+        _remove(self._folder)
+
     async def remove(self) -> bool:
         """The kernel lets go of a cgroup a moment after its last process; false where it keeps it (a live one)."""
         for _ in range(50):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -93,6 +94,9 @@ class IsolatedPrograms:
     def out_of_memory_kills(self) -> int:
         return self._group.kills() if self._group else 0
 
+    async def settle(self) -> None:
+        """Nothing leaves a PID namespace."""
+
     async def close(self) -> None:
         if self._slot is not None:
             self._slot.release()
@@ -113,8 +117,8 @@ def find_bwrap() -> str:
     return path
 
 
-def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> None:
-    """Run `true` as an agent would run. Raises ConfigError where this machine does not let us."""
+def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> str:
+    """Run `true` as an agent would run; one line about the isolation. Raises ConfigError where it cannot be had."""
     uid = first_uid if os.getuid() == 0 else os.getuid()
     user = SandboxUser(name="agent", uid=uid, gid=uid if os.getuid() == 0 else os.getgid(), switch=os.getuid() == 0)
     world = World(user=user, limits=limits, writable={WORKSPACE: root}, plan=LaunchPlan(argv=("/usr/bin/true",)))
@@ -139,3 +143,13 @@ def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> None
     if end.returncode:
         why = end.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {end.returncode}"]
         raise ConfigError(f"bubblewrap cannot make a sandbox here ({why[0]}): allow user namespaces {_ADVICE}")
+    users = "agent and grader are users of their own" if user.switch else "agent and grader share your user id"
+    return f"bubblewrap: own PID, IPC, mount, UTS and network namespaces, no capabilities; {users}; {_memory(limits)}"
+
+
+def _memory(limits: RuntimeLimits) -> str:
+    group = MemoryGroup.make("probe", secrets.token_hex(4), limits.memory_bytes)
+    if group is None:
+        return "memory is not limited (no cgroup can be made here)"
+    group.discard()
+    return f"memory limit {limits.memory_bytes >> 20} MiB"

@@ -45,7 +45,7 @@ async def readable(descriptor: int) -> None:
     """Wait until a descriptor can be read; a pidfd can when its process is dead."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, lambda: ready.done() or ready.set_result(None))
+    loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready
     finally:
