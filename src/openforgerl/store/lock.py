@@ -10,7 +10,7 @@ from openforgerl.errors import StoreError
 
 
 class FolderLock:
-    """Held from creation until `release`. Raises StoreError where another process holds it."""
+    """Held from creation until `close`. Raises StoreError where another process holds it."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "lock"
@@ -26,5 +26,5 @@ class FolderLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
-    def release(self) -> None:
+    def close(self) -> None:
         os.close(self._descriptor)

@@ -7,6 +7,7 @@ stored. `MIGRATIONS[n]` leads from schema version n to n + 1 and is never edited
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from openforgerl.errors import StoreError
 
@@ -63,20 +64,24 @@ def read_version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def migrate(connection: sqlite3.Connection, folder: str) -> None:
-    """Bring a store to SCHEMA_VERSION, one transaction a step. Raises StoreError for a store of a newer program."""
+def migrate(connection: sqlite3.Connection, folder: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    """Make a store current, one transaction a step. Raises StoreError for a store of a newer program."""
     version = read_version(connection)
-    check_not_newer(version, folder)
-    for number in range(version, SCHEMA_VERSION):
+    check_not_newer(version, folder, len(migrations))
+    for number in range(version, len(migrations)):
         connection.execute("BEGIN IMMEDIATE")
-        for statement in MIGRATIONS[number]:
-            connection.execute(statement)
-        connection.execute("INSERT INTO schema_version VALUES (?)", (number + 1,))
-        connection.execute("COMMIT")
+        try:
+            for statement in migrations[number]:
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema_version VALUES (?)", (number + 1,))
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            connection.rollback()
+            raise
 
 
-def check_not_newer(version: int, folder: str) -> None:
-    if version > SCHEMA_VERSION:
+def check_not_newer(version: int, folder: str, known: int = SCHEMA_VERSION) -> None:
+    if version > known:
         raise StoreError(
-            f"store {folder} has schema_version {version}, this program knows up to {SCHEMA_VERSION}: use a newer one"
+            f"store {folder} has schema_version {version}, this program knows up to {known}: use a newer one"
         )

@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -62,29 +63,28 @@ class Store:
 
     @classmethod
     def _open_read_only(cls, folder: Path) -> Store:
-        reader = _connect_read_only(folder / FILE)
-        version = read_version(reader)
-        check_not_newer(version, str(folder))
-        if version < SCHEMA_VERSION:
-            reader.close()
-            raise StoreError(
-                f"store {folder} has schema_version {version}, not {SCHEMA_VERSION}: open it once to write"
-            )
+        with ExitStack() as failed:
+            reader = failed.enter_context(closing(_connect_read_only(folder / FILE)))
+            version = read_version(reader)
+            check_not_newer(version, str(folder))
+            if version < SCHEMA_VERSION:
+                raise StoreError(
+                    f"store {folder} has schema_version {version}, not {SCHEMA_VERSION}: open it once to write"
+                )
+            failed.pop_all()
         return cls(folder, reader, None, None)
 
     @classmethod
     def _open_for_writing(cls, folder: Path) -> Store:
         _make_folder(folder)
-        lock = FolderLock(folder)
-        try:
-            connection = _connect(folder / FILE)
+        with ExitStack() as failed:
+            lock = failed.enter_context(closing(FolderLock(folder)))
+            connection = failed.enter_context(closing(_connect(folder / FILE)))
             connection.execute("PRAGMA journal_mode = WAL")
             migrate(connection, str(folder))
-            reader = _connect(folder / FILE)
+            reader = failed.enter_context(closing(_connect(folder / FILE)))
             reader.execute("PRAGMA query_only = ON")
-        except BaseException:
-            lock.release()
-            raise
+            failed.pop_all()
         return cls(folder, reader, Writer(connection, str(folder)), lock)
 
     @property
@@ -168,7 +168,7 @@ class Store:
         with self._reading:
             self._reader.close()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
             self._lock = None
 
     async def aclose(self) -> None:

@@ -15,6 +15,9 @@ KINDS_VERSION = 1
 
 _AGENT_LABELS = frozenset({"x-claude-code-agent-id", "x-parent-session-id"})
 
+_SUMMARY_CHARACTERS = 40
+"""A shorter text may stand in a later message by chance: a title in a file name."""
+
 _Key = tuple[str, ...]
 
 
@@ -27,14 +30,15 @@ def kinds(calls: Sequence[RecordedCall]) -> dict[str, CallKind]:
     several such calls, one with the same leading system messages and tools, then the latest. The first rule that fits:
 
     1. side: it offers no tools though the session uses them, holds no turn, and nothing extends it: it is nobody's
-       parent in the trie, and its answer comes back behind its last message in no later call. (Titles, quota probes.)
+       parent in the trie, its answer comes back behind its last message in no later call, and is no summary as in 3.
+       (Titles, quota probes.)
     2. subagent: a label names an agent (x-claude-code-agent-id, x-parent-session-id).
-    3. summary: it offers no tools though the session uses them, and the last turn that it holds is of a call that
-       offers some.
+    3. summary: it offers no tools though the session uses them, and either the last turn that it holds is of a call
+       that offers some, or its text (40 characters and more) stands in a message that a later call brings first.
     4. It continues a call (its parent in the trie, else the one whose turn it holds last, else a summary whose text
        stands in its messages): a subagent if that is one, else main.
-    5. A new context: the first of the session is the main root. A later one is main if its leading system messages and tools
-       equal those of the main root (a compaction that kept no turn), else a subagent.
+    5. A new context: the first of the session is the main root. A later one is main if its leading system messages
+       and its tools equal those of the main root (a compaction that kept no turn), else a subagent.
     """
     return kinds_of(in_order(calls), parents(calls))
 
@@ -51,6 +55,7 @@ class _Rule:
     """The rule, call by call in the order of sampling."""
 
     def __init__(self, ordered: Sequence[RecordedCall], parent_of: Mapping[str, str | None]) -> None:
+        self._ordered = ordered
         self._lists = message_lists(ordered)
         self._parents = parent_of
         self._extended = set(parent_of.values())
@@ -72,11 +77,12 @@ class _Rule:
 
     def _kind(self, call: RecordedCall) -> CallKind:
         held = self._held(call)
-        if not call.tools and held is None and not self._is_extended(call):
+        sums_up = not call.tools and (bool(held.tools) if held else self._starts_a_context(call))
+        if not call.tools and held is None and not sums_up and not self._is_extended(call):
             return CallKind.SIDE
         if _is_labelled(call):
             return CallKind.SUBAGENT
-        if not call.tools and held is not None and held.tools:
+        if sums_up:
             return CallKind.SUMMARY
         before = self._continued(call, held)
         if before is not None:
@@ -97,6 +103,18 @@ class _Rule:
         last = self._lists[call.call_id][-1:]
         returns = (self._last_return.get((last, key), -1) for key in _keys(call.answer))
         return call.call_id in self._extended or any(index > call.index for index in returns)
+
+    def _starts_a_context(self, call: RecordedCall) -> bool:
+        """A harness that shows the conversation as text (pi) holds no turn; what it makes of the answer tells it."""
+        said = call.answer.text.strip()
+        if len(said) < _SUMMARY_CHARACTERS:
+            return False
+        place = self._ordered.index(call)
+        before = {message for earlier in self._ordered[: place + 1] for message in earlier.messages.new}
+        later = (message for call in self._ordered[place + 1 :] for message in call.messages.new)
+        return any(
+            said in message.text for message in later if message.role is not Role.ASSISTANT and message not in before
+        )
 
     def _continued(self, call: RecordedCall, held: RecordedCall | None) -> RecordedCall | None:
         parent = self._parents[call.call_id]
