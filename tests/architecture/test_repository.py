@@ -2,8 +2,12 @@
 
 import json
 import re
+import shlex
 import subprocess
+import tomllib
 from pathlib import Path
+
+from openforgerl.cli.main import parser
 
 ROOT = Path(__file__).parents[2]
 # Hosts of package registries and paths of one machine; each written so that this file does not hold it itself.
@@ -45,8 +49,6 @@ def test_pip_locks_are_exact_and_name_no_place() -> None:
 
 
 def test_the_lock_holds_every_requirement_of_the_project() -> None:
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     names = [re.match(r"[A-Za-z0-9_-]+", line) for line in [*project["dependencies"], *extras["local"], *extras["dev"]]]
@@ -61,3 +63,10 @@ def test_commands_of_the_readme_exist() -> None:
     commands = {first or second for first, second in named}
     assert {"train", "test"} <= commands
     assert commands <= targets
+
+
+def test_openforgerl_commands_of_the_readme_parse() -> None:
+    named = re.findall(r"`(?:\.venv/bin/)?openforgerl ([^`]+)`", (ROOT / "README.md").read_text())
+    assert {command.split()[0] for command in named} == {"train", "serve", "report", "verify"}
+    for command in named:
+        assert parser().parse_args(shlex.split(command)).command == command.split()[0]
