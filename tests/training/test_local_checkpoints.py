@@ -1,0 +1,167 @@
+"""Checkpoints: resume to the bit, whole or not at all, refused beside the wrong weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policy import alternating, batch_of, conversations, load, with_engine_logprobs
+from transformers import AutoModelForCausalLM
+
+from openforgerl.errors import ConfigError, TrainerError
+from openforgerl.trainers.folders import published, sweep
+from openforgerl.trainers.local import LocalTrainer
+from openforgerl.trainers.local_config import LocalTrainerConfig
+
+
+def step(trainer: LocalTrainer, number: int) -> None:
+    """Steps 0 and 1 are SFT, later ones RL."""
+    rows = conversations(seed=number)
+    if number < 2:
+        trainer.sft_step(rows)
+    else:
+        trainer.policy_step(batch_of(with_engine_logprobs(rows, trainer, noise=0.1), advantage=alternating))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_resumed_run_equals_a_straight_one_to_the_bit(tiny: Path, tmp_path: Path, cut: int) -> None:
+    straight = load(tiny)
+    for number in range(4):
+        step(straight, number)
+    first = load(tiny)
+    for number in range(cut):
+        step(first, number)
+    first.save(tmp_path / "v")
+    first.save_state(tmp_path / "state")
+    torch.manual_seed(99)
+    second = load(tmp_path / "v")
+    second.load_state(tmp_path / "state")
+    assert second.policy_version == cut
+    for number in range(cut, 4):
+        step(second, number)
+    assert second.policy_version == straight.policy_version == 4
+    assert all(torch.equal(value, second.state()[name]) for name, value in straight.state().items())
+
+
+def test_the_first_rl_step_starts_a_fresh_optimizer(tiny: Path, tmp_path: Path) -> None:
+    warm = load(tiny)
+    warm.sft_step(conversations())
+    warm.save(tmp_path / "sft")
+    fresh = load(tmp_path / "sft")
+    rows = with_engine_logprobs(conversations(), fresh)
+    for trainer in (warm, fresh):
+        trainer.policy_step(batch_of(rows, advantage=alternating))
+    assert all(torch.equal(value, warm.state()[name]) for name, value in fresh.state().items())
+
+
+def test_a_checkpoint_is_a_model_folder_with_the_given_template(tiny: Path, tmp_path: Path) -> None:
+    template = tmp_path / "ours.jinja"
+    template.write_text("our template")
+    trainer = LocalTrainer.load(tiny, LocalTrainerConfig(), chat_template=template)
+    trainer.sft_step(conversations())
+    trainer.save(tmp_path / "v1")
+    names = {path.name for path in (tmp_path / "v1").iterdir()}
+    assert names == {
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"
+    }  # fmt: skip
+    assert (tmp_path / "v1" / "chat_template.jinja").read_text() == "our template"
+    assert (tmp_path / "v1" / "tokenizer.json").read_bytes() == (tiny / "tokenizer.json").read_bytes()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "v1")
+    assert loaded.dtype is torch.float32
+    assert all(torch.equal(value, trainer.state()[name]) for name, value in loaded.named_parameters())
+
+
+def test_a_checkpoint_outlives_the_folder_it_came_from(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "source")
+    trainer = load(tmp_path / "source")
+    shutil.rmtree(tmp_path / "source")
+    trainer.save(tmp_path / "v1")
+    assert (tmp_path / "v1" / "tokenizer.json").exists()
+
+
+def test_saving_over_a_checkpoint_replaces_it(tiny: Path, tmp_path: Path) -> None:
+    trainer = load(tiny)
+    trainer.save(tmp_path / "v")
+    (tmp_path / "v" / "left-over").write_text("old")
+    trainer.sft_step(conversations())
+    trainer.save(tmp_path / "v")
+    assert not (tmp_path / "v" / "left-over").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
+    assert all(torch.equal(value, trainer.state()[name]) for name, value in load(tmp_path / "v").state().items())
+
+
+def test_the_state_names_each_tied_weight_once_and_is_live(tiny: Path) -> None:
+    trainer = load(tiny)
+    state = trainer.state()
+    assert "model.embed_tokens.weight" in state
+    assert "lm_head.weight" not in state
+    before = {name: value.clone() for name, value in state.items()}
+    trainer.sft_step(conversations())
+    assert not any(torch.equal(before[name], value) for name, value in state.items())
+
+
+def test_a_state_beside_other_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
+    trainer = load(tiny)
+    trainer.sft_step(conversations())
+    trainer.save_state(tmp_path / "state")
+    with pytest.raises(TrainerError, match="belongs to weights"):
+        load(tiny).load_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "json", "version"])
+def test_a_damaged_state_is_named(tiny: Path, tmp_path: Path, damage: str) -> None:
+    trainer = load(tiny)
+    folder = tmp_path / "state"
+    trainer.save_state(folder)
+    about, tensors = folder / "state.json", folder / "state.safetensors"
+    if damage == "missing":
+        tensors.unlink()
+    elif damage == "cut":
+        os.truncate(tensors, tensors.stat().st_size // 2)
+    elif damage == "json":
+        about.write_text("{")
+    else:
+        about.write_text(json.dumps({**json.loads(about.read_text()), "state_version": 99}))
+    with pytest.raises(TrainerError, match=f"trainer state {folder}"):
+        trainer.load_state(folder)
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        load(tmp_path)
+
+
+def test_a_save_that_fails_leaves_the_old_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "v"
+    with published(folder) as writing:
+        (writing / "file").write_text("old")
+
+    def fail() -> None:
+        with published(folder) as writing:
+            (writing / "file").write_text("new")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert (folder / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
+
+
+@pytest.mark.parametrize("moment", ["writing", "between renames", "before the old one went"])
+def test_what_a_crash_leaves_is_swept_up(tmp_path: Path, moment: str) -> None:
+    """The states that a kill can leave on disk, made by hand."""
+    for name, text in (("v", "old"), (".writing-v", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(text)
+    if moment != "writing":
+        (tmp_path / "v").rename(tmp_path / ".old-v")
+    if moment == "before the old one went":
+        (tmp_path / ".writing-v").rename(tmp_path / "v")
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
+    expected = "new" if moment == "before the old one went" else "old"
+    assert (tmp_path / "v" / "file").read_text() == expected
