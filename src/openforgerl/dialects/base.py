@@ -57,7 +57,8 @@ class ParsedCall:
 class Dialect(Protocol):
     """One wire format."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def claims(self, request: HttpRequest) -> bool:
         """Whether this dialect answers that method, path and header set."""

@@ -1,0 +1,40 @@
+"""[proxy]: where it listens, and the limits of a call and of a session."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ProxyConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0: any free port."""
+    model_name: str = "policy"
+    """The name in the model listing; every name that is asked for is answered."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of one answer; None: what the context leaves."""
+    max_body_bytes: int = Field(default=32 << 20, ge=1)
+    max_calls_per_session: int | None = Field(default=None, ge=1)
+    """The next call is refused for good (403), which ends an agent that loops."""
+    max_concurrent_calls: int = Field(default=32, ge=1)
+    """Of one session; one more is refused for now (429)."""
+    session_max_age_s: float = Field(default=86400.0, gt=0)
+    """A session that nobody closed is closed as an infrastructure failure, and its key dies."""
+    call_timeout_s: float = Field(default=600.0, gt=0)
+    """From a call's arrival to its last sampled id; below the harness's own limit, above the engine's."""
+    headers_after_s: float = Field(default=10.0, ge=0)
+    """A stream's headers wait this long for the first sampled ids, so that an early failure is an HTTP status."""
+    body_timeout_s: float = Field(default=60.0, gt=0)
+    write_timeout_s: float = Field(default=60.0, gt=0)
+    """A client that takes nothing for so long has gone."""
+    commit_timeout_s: float = Field(default=30.0, gt=0)
+    close_timeout_s: float = Field(default=5.0, gt=0)
+    """Closing a session waits this long for calls that are being cancelled."""
+    weights_timeout_s: float = Field(default=600.0, gt=0)
+    history_reasoning: Literal["template", "keep"] = "template"
+    strip_system_lines: tuple[str, ...] = ()
+    """Lines of the system prompt that change on every request and are left out of prompts (see tokens/)."""

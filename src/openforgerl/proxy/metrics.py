@@ -1,0 +1,22 @@
+"""Counters as Prometheus text."""
+
+from __future__ import annotations
+
+from openforgerl.proxy.gateway import Gateway
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def prometheus_text(gateway: Gateway) -> str:
+    gauges = {
+        "sessions_open": gateway.sessions_open,
+        "calls_in_flight": gateway.calls_in_flight,
+        "policy_version": gateway.engine.policy_version,
+    }
+    counters = {f"{name}_total": number for name, number in gateway.totals.items()}
+    store = {f"store_{name}_total": number for name, number in gateway.store.counters.items()}
+    return "".join(
+        f"# TYPE openforgerl_{name} {kind}\nopenforgerl_{name} {number}\n"
+        for kind, family in (("gauge", gauges), ("counter", counters | store))
+        for name, number in sorted(family.items())
+    )

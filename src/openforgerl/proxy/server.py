@@ -1,0 +1,191 @@
+"""The HTTP shell of the gateway: a session's calls in their dialects, and the control API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from openforgerl.dialects.base import Dialect, HttpAnswer, HttpRequest, ParsedCall
+from openforgerl.dialects.chat import ChatDialect
+from openforgerl.errors import ConfigError, DialectError, OpenForgeError
+from openforgerl.proxy.control import Control
+from openforgerl.proxy.feed import Feed
+from openforgerl.proxy.gateway import Gateway
+
+_log = logging.getLogger(__name__)
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_SHUTDOWN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyServer:
+    """A server that listens."""
+
+    address: tuple[str, int]
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@asynccontextmanager
+async def serve(
+    gateway: Gateway, *, admin_token: str, dialects: Sequence[Dialect] = (ChatDialect(),)
+) -> AsyncIterator[ProxyServer]:
+    """Listens while entered. Raises ConfigError where the address is taken or the token is empty."""
+    if not admin_token:
+        raise ConfigError("the admin token is empty: set one, it opens the control API")
+    control = Control(gateway, admin_token)
+    app = web.Application(client_max_size=gateway.config.max_body_bytes)
+    app.add_routes(control.routes())
+    app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, dialects).answer)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    listener = _listen(gateway.config.host, gateway.config.port)
+    async with gateway.running():
+        try:
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            host, port = listener.getsockname()[:2]
+            server = ProxyServer(address=(host, port))
+            control.url = server.url
+            yield server
+        finally:
+            await asyncio.shield(_stop(gateway, runner, listener))
+
+
+async def _stop(gateway: Gateway, runner: web.AppRunner, listener: socket.socket) -> None:
+    await gateway.give_up()
+    await runner.cleanup()
+    listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"proxy.host/port: cannot listen on {host}:{port} ({error.strerror}); choose another"
+        ) from None
+    return listener
+
+
+class SessionRoute:
+    """/s/<session id>/...: one request, in the dialect that claims it. Identity is the path and the key only."""
+
+    def __init__(self, gateway: Gateway, dialects: Sequence[Dialect]) -> None:
+        self._gateway = gateway
+        self._dialects = dialects
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        asked = HttpRequest(
+            method=request.method,
+            path=request.match_info["path"],
+            query=dict(request.query),
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=b"",
+        )
+        dialect = next((each for each in self._dialects if each.claims(asked)), None)
+        if dialect is None:
+            unknown = DialectError(
+                f"{asked.path} is no path of a dialect spoken here", http_status=404, code="unknown_path"
+            )
+            return _plain(self._dialects[0].failure(unknown))
+        try:
+            return await self._answer(request, asked, dialect)
+        except OpenForgeError as error:
+            return _plain(dialect.failure(error))
+
+    async def _answer(self, request: web.Request, asked: HttpRequest, dialect: Dialect) -> web.StreamResponse:
+        live = self._gateway.authorize(request.match_info["session"], dialect.key(asked))
+        try:
+            parsed = dialect.parse(await self._with_body(request, asked))
+        except DialectError:
+            live.count("requests_refused")
+            raise
+        if isinstance(parsed, HttpAnswer):
+            return _plain(parsed)
+        with _left(self._gateway.answer(live, dialect.name, parsed.request, asked.headers)) as feed:
+            if parsed.stream:
+                return await self._stream(request, parsed, feed)
+            return await self._whole(request, parsed, feed)
+
+    async def _with_body(self, request: web.Request, asked: HttpRequest) -> HttpRequest:
+        config = self._gateway.config
+        try:
+            async with asyncio.timeout(config.body_timeout_s):
+                body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than {config.max_body_bytes} bytes"
+            raise DialectError(message, http_status=413, code="request_too_large") from None
+        except TimeoutError:
+            message = f"the body did not arrive within {config.body_timeout_s:g} s"
+            raise DialectError(message, http_status=408, code="timeout") from None
+        except (web.RequestPayloadError, web.HTTPBadRequest) as error:
+            raise DialectError(f"the body cannot be read: {error}") from None
+        return HttpRequest(method=asked.method, path=asked.path, query=asked.query, headers=asked.headers, body=body)
+
+    async def _stream(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:
+        error = await feed.answering(self._gateway.config.headers_after_s)
+        if error is not None:
+            raise error
+        response = web.StreamResponse(headers={"Content-Type": parsed.content_type, **_STREAM_HEADERS})
+        try:
+            await response.prepare(request)
+            async for batch in feed.batches():
+                data = b"".join(parsed.renderer.chunk(event) for event in batch.events)
+                await self._write(response, data)
+                feed.wrote(batch)
+            await response.write_eof()
+        except (ConnectionError, TimeoutError):
+            _drop(request)
+        return response
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(self._gateway.config.write_timeout_s):
+            await response.write(data)
+
+    async def _whole(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:
+        async for batch in feed.batches():
+            for event in batch.events:
+                parsed.renderer.chunk(event)
+        if batch.error is not None:
+            raise batch.error
+        response = _plain(HttpAnswer(status=200, body=parsed.renderer.whole()))
+        try:
+            feed.uncertain = True
+            async with asyncio.timeout(self._gateway.config.write_timeout_s):
+                await response.prepare(request)
+                await response.write_eof()
+            feed.wrote(batch)
+        except (ConnectionError, TimeoutError):
+            _drop(request)
+        return response
+
+
+@contextmanager
+def _left(feed: Feed) -> Iterator[Feed]:
+    try:
+        yield feed
+    finally:
+        feed.leave()
+
+
+def _drop(request: web.Request) -> None:
+    """A client that takes nothing has gone, whatever TCP says."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _plain(answer: HttpAnswer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})

@@ -1,0 +1,80 @@
+"""A session that is open: its key, its limits, its counters, and the calls that it made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from openforgerl.errors import AccessError
+from openforgerl.proxy.config import ProxyConfig
+from openforgerl.proxy.retries import RetryBook
+from openforgerl.records import Session
+from openforgerl.tokens.assembly import Assembler
+
+if TYPE_CHECKING:
+    from openforgerl.proxy.call import Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """What GET /sessions/{id} shows."""
+
+    session: Session
+    calls_in_flight: int
+    counters: Mapping[str, int]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveSession:
+    """Everything of a session that dies with its close."""
+
+    session: Session
+    key_hash: bytes
+    assembler: Assembler
+    opened_at: float
+    """On the monotonic clock."""
+    totals: Counter[str]
+    """Of the whole proxy."""
+    counters: Counter[str] = field(default_factory=Counter)
+    retries: RetryBook[Call] = field(default_factory=RetryBook)
+    calls: set[Call] = field(default_factory=set)
+    """Not committed yet."""
+    work: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks that still write something of this session."""
+    closed: bool = False
+    closing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next_index: int = 0
+
+    def take_index(self) -> int:
+        """Place in the order of sampling."""
+        self._next_index += 1
+        return self._next_index - 1
+
+    def count(self, name: str, number: int = 1) -> None:
+        self.counters[name] += number
+        self.totals[name] += number
+
+    def admit(self, config: ProxyConfig) -> None:
+        """One more call. Raises AccessError, counted."""
+        if self.closed:
+            raise session_over(self.session.session_id)
+        limit = config.max_calls_per_session
+        if limit is not None and self.counters["calls"] >= limit:
+            self.count("calls_exhausted")
+            message = f"this session has made its {limit} model calls; no more are answered"
+            raise AccessError(message, http_status=403, code="calls_exhausted")
+        if len(self.calls) >= config.max_concurrent_calls:
+            self.count("calls_refused_for_now")
+            message = f"{config.max_concurrent_calls} calls of this session are being answered; try again later"
+            raise AccessError(message, http_status=429, code="too_many_calls")
+        self.count("calls")
+
+    def status(self) -> SessionStatus:
+        return SessionStatus(session=self.session, calls_in_flight=len(self.calls), counters=dict(self.counters))
+
+
+def session_over(session_id: str) -> AccessError:
+    return AccessError(f"session {session_id} is closed", http_status=410, code="session_closed")
