@@ -16,6 +16,4 @@ class RolloutConfig(BaseModel):
     """Fresh attempts after infrastructure failures, per rollout."""
     max_tokens: int = Field(default=512, ge=1)
     """Most tokens of one answer."""
-    max_calls: int = Field(default=32, ge=1)
-    """Model calls of one attempt; the next one is refused, which ends the agent."""
     temperature: float = Field(default=1.0, ge=0)

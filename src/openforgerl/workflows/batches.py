@@ -33,3 +33,11 @@ def groups(tasks: Sequence[Task], size: int, *, name: str, labels: dict[str, str
         for place, task in enumerate(tasks)
         for member in range(size)
     )
+
+
+def demonstrations(
+    tasks: Sequence[Task], families: Sequence[str] | None, labels: dict[str, str]
+) -> tuple[RolloutRequest, ...]:
+    """One rollout of each task of these families, for the teacher."""
+    wanted = [task for task in tasks if families is None or task.metadata.get("family") in families]
+    return groups(wanted, 1, name="sft", labels=labels)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from openforgerl.records import EndedBy, Ending, Session
+from openforgerl.records import EndedBy, Ending, Grade, Session, Use
 from openforgerl.rollout.attempt import RolloutRequest
 from openforgerl.store.sqlite import Store
+from openforgerl.workflows.run_folder import Progress, RunFolder
 
 
 class Attempts:
@@ -36,12 +37,22 @@ class Attempts:
 def _counts(session: Session, request: RolloutRequest) -> bool:
     ended_itself = session.ending is not None and session.ending.ended_by not in (EndedBy.INFRA, EndedBy.CANCELLED)
     same = session.task_id == request.task.task_id and dict(session.labels) == dict(request.labels)
-    return ended_itself and session.grade is not None and same
+    graded = session.grade is not None and session.grade.reason != "infra"
+    return ended_itself and graded and same
 
 
-async def seal_open_sessions(store: Store) -> int:
-    """Sessions that a crash left open end as infrastructure failures; their number."""
-    left = [session for session in store.sessions() if session.ending is None]
-    for session in left:
-        await store.seal(session.session_id, Ending(ended_by=EndedBy.INFRA, reason="the orchestrator was killed"))
-    return len(left)
+async def recover(run: RunFolder, progress: Progress, store: Store) -> None:
+    """Make run folder and store agree with the last commit. On a new run there is nothing to do.
+
+    Uses of the last commit are appended again, for a crash may have come before them; the last use of a session
+    counts. Sessions that a crash left open end as infrastructure failures.
+    """
+    evaluated = {evaluation.policy_version for evaluation in progress.evaluations.values()}
+    current = frozenset({progress.policy_version})
+    run.prune(checkpoints=current | evaluated, states=current)
+    await store.uses([Use(**record.model_dump()) for record in progress.last_uses])
+    for session in store.sessions():
+        if session.ending is None:
+            await store.seal(session.session_id, Ending(ended_by=EndedBy.INFRA, reason="the orchestrator was killed"))
+        if session.grade is None:
+            await store.grade(session.session_id, Grade(kind="ungraded", reason="infra"))

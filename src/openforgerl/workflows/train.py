@@ -20,7 +20,7 @@ from openforgerl.store.sqlite import Store
 from openforgerl.trainers.credit import Credit, CreditConfig, Rollout, assign
 from openforgerl.trainers.local import LocalTrainer
 from openforgerl.trajectories import rows as rows_of
-from openforgerl.workflows.batches import draw, groups
+from openforgerl.workflows.batches import demonstrations, draw, groups
 from openforgerl.workflows.config import EvaluationConfig, GrpoConfig, SftConfig
 from openforgerl.workflows.listener import Listener
 from openforgerl.workflows.resume import Attempts
@@ -63,9 +63,9 @@ class Training:
         """Everything that is not committed yet. Raises TrainerError where a step has nothing to train on."""
         await self._evaluate("base")
         if self.progress.sft_steps < self._loop.sft.steps:
-            demonstrations = await self._demonstrate()
+            demonstrated = await self._demonstrate()
             for step in range(self.progress.sft_steps, self._loop.sft.steps):
-                await self._sft_step(step, demonstrations)
+                await self._sft_step(step, demonstrated)
         await self._evaluate("after_sft")
         for step in range(self.progress.grpo_steps, self._loop.grpo.steps):
             await self._grpo_step(step)
@@ -94,17 +94,17 @@ class Training:
 
     async def _demonstrate(self) -> list[Session]:
         loop = self._loop
-        tasks = [task for task in loop.train_tasks if _in_families(task, loop.sft.families)]
-        requests = groups(tasks, 1, name="sft", labels=self._labels("sft", 0, split="train", version=0))
+        labels = self._labels("sft", 0, split="train", version=0)
+        requests = demonstrations(loop.train_tasks, loop.sft.families, labels)
         sessions = await self._collect("demonstrations", loop.teacher, requests)
         solved = [session for session in sessions if session.grade and session.grade.reward == 1.0]
         if not solved:
             raise TrainerError("the scripted teacher solved no task: nothing to warm-start on")
         return solved
 
-    async def _sft_step(self, step: int, demonstrations: Sequence[Session]) -> None:
+    async def _sft_step(self, step: int, demonstrated: Sequence[Session]) -> None:
         began, loop = time.monotonic(), self._loop
-        order = _cycle(demonstrations, loop.sft.rollouts_per_step, step)
+        order = _cycle(demonstrated, loop.sft.rollouts_per_step, step)
         rows = [row for session in order for row in self._rows(session)]
         update = await asyncio.to_thread(loop.trainer.sft_step, rows)
         uses = [Use(session_id=session.session_id, phase="sft", step=step, trained=True) for session in order]
@@ -209,10 +209,6 @@ def _without(rows: Sequence[TokenRow], credit: Credit) -> list[TokenRow]:
 
 def _use_fields(use: Use) -> dict[str, object]:
     return {name: getattr(use, name) for name in ("session_id", "phase", "step", "trained", "reason")}
-
-
-def _in_families(task: Task, families: Sequence[str] | None) -> bool:
-    return families is None or task.metadata.get("family") in families
 
 
 def _cycle(sessions: Sequence[Session], count: int, step: int) -> list[Session]:

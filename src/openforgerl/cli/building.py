@@ -1,0 +1,57 @@
+"""From the config to built objects: the parts that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from openforgerl.cli.config import Config
+from openforgerl.cli.members import ENGINES, GRADERS, HARNESSES, member
+from openforgerl.engines.base import Engine
+from openforgerl.errors import ConfigError
+from openforgerl.graders.base import Grader
+from openforgerl.harnesses.base import Harness
+from openforgerl.harnesses.installing import cache_folder
+from openforgerl.records import Task
+from openforgerl.tasks.harbor import load_tasks
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.template import Template
+
+
+def model_folder(config: Config) -> Path:
+    """[model] path, or the default model in the cache. Raises ConfigError where it is no model folder."""
+    folder = config.model.path or cache_folder() / "models" / "smollm2-135m-instruct"
+    if not (folder / "config.json").is_file():
+        hint = "run `make setup`" if config.model.path is None else "name a Hugging Face folder"
+        raise ConfigError(f"[model] path: {folder} holds no config.json; {hint}")
+    return folder
+
+
+def build_template(config: Config, folder: Path) -> Template:
+    return Template.load(Codec.load(folder), config.model.template)
+
+
+def build_engine(config: Config, folder: Path, source: Path, *, policy_version: int = 0) -> Engine:
+    """`source`: where modules of the user's own are looked for."""
+    made = member("[engine] name", config.engine.name, ENGINES, source)
+    if config.engine.name in ENGINES:
+        return cast(Engine, made.load(folder, config.engine, policy_version=policy_version))
+    return cast(Engine, made.load(folder, config.engine.options))
+
+
+def build_harness(config: Config, source: Path) -> Harness:
+    """Installed, ready to plan."""
+    harness = cast(Harness, member("[harness] name", config.harness.name, HARNESSES, source)(config.harness))
+    harness.install(cache_folder())
+    return harness
+
+
+def build_grader(config: Config, source: Path) -> Grader:
+    return cast(Grader, member("[tasks] grader", config.tasks.grader, GRADERS, source)())
+
+
+def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
+    """Raises ConfigError where the folder is not named, TaskError where it is wrong."""
+    if folder is None:
+        raise ConfigError(f"[tasks] {field} is missing: name a folder of Harbor task folders")
+    return load_tasks(folder)
