@@ -38,7 +38,10 @@ def accounting(calls: Sequence[RecordedCall], rows: Sequence[TokenRow]) -> Accou
 
 
 def check_rows(calls: Sequence[RecordedCall], rows: Sequence[TokenRow]) -> tuple[str, ...]:
-    """What is wrong with the rows of one session, one sentence each; empty where laws 1 and 2 hold."""
+    """What is wrong with the rows of one session, one sentence each; empty where laws 1 and 2 hold.
+
+    Raises ValueError where the calls themselves do not fit together.
+    """
     whole = _whole_ids(calls)
     by_id = {call.call_id: call for call in calls}
     findings = list(_ownership(calls, rows))
@@ -53,7 +56,12 @@ def _whole_ids(calls: Sequence[RecordedCall]) -> dict[str, tuple[int, ...]]:
     """Call id -> prompt + sampled ids, from the deltas as they are defined."""
     whole: dict[str, tuple[int, ...]] = {}
     for call in sorted(calls, key=lambda call: call.index):
-        kept = whole[call.prompt.parent][: call.prompt.cut] if call.prompt.parent is not None else ()
+        before = () if call.prompt.parent is None else whole.get(call.prompt.parent, ())
+        kept = before[: call.prompt.cut]
+        if len(kept) != call.prompt.cut:
+            raise ValueError(
+                f"call {call.call_id}: its prompt takes {call.prompt.cut} ids, its parent has {len(before)}"
+            )
         whole[call.call_id] = kept + call.prompt.new_ids + call.sampled_ids
     return whole
 
