@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +34,7 @@ def build_template(config: Config, folder: Path) -> Template:
 
 def build_engine(config: Config, folder: Path, source: Path, *, policy_version: int = 0) -> Engine:
     """`source`: where modules of the user's own are looked for."""
+    settle_threads()
     made = member("[engine] name", config.engine.name, ENGINES, source)
     if config.engine.name in ENGINES:
         return cast(Engine, made.load(folder, config.engine, policy_version=policy_version))
@@ -55,3 +57,8 @@ def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
     if folder is None:
         raise ConfigError(f"[tasks] {field} is missing: name a folder of Harbor task folders")
     return load_tasks(folder)
+
+
+def settle_threads() -> None:
+    """Before torch is imported: OpenMP threads that spin would starve the harnesses beside them."""
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

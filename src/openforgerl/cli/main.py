@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -11,18 +12,36 @@ from pathlib import Path
 from openforgerl import __version__
 from openforgerl.errors import OpenForgeError
 
+USER_ERROR = 2
+INTERRUPTED = 130
+_OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 where a check fails, 2 for a user's error, 130 after Ctrl-C."""
+    """The exit code: 0, 1 where a check fails, 2 for an error that the user can mend, 130 after Ctrl-C."""
     arguments = parser().parse_args(argv)
     try:
         command = importlib.import_module(f"openforgerl.cli.{arguments.command}")
         return int(command.run(arguments))
-    except OpenForgeError as error:
-        print(f"openforgerl: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+    except (OpenForgeError, OSError, ExceptionGroup) as error:
+        line = _one_line(error)
+        if line is None:
+            raise
+        print(f"openforgerl: {line}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _one_line(error: Exception) -> str | None:
+    """What a person can act on; None for a fault of ours, which keeps its traceback."""
+    if isinstance(error, ExceptionGroup):
+        lines = [_one_line(each) for each in error.exceptions]
+        return None if None in lines else lines[0]
+    if isinstance(error, OSError):
+        place = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{place}" if error.errno in _OF_THE_MACHINE else None
+    return str(error) if isinstance(error, OpenForgeError) else None
 
 
 def parser() -> argparse.ArgumentParser:

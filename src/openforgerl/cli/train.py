@@ -1,4 +1,4 @@
-"""`openforgerl train CONFIG.toml`: builds the parts, runs the loop, writes the report, prints one JSON line last."""
+"""`openforgerl train`: builds the loop that a config describes, runs it, and prints its summary as the last line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import argparse
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from openforgerl.cli.building import build_engine, build_grader, build_harness, build_template, model_folder, read_tasks
+from openforgerl.cli.building import (
+    build_grader,
+    build_harness,
+    build_template,
+    model_folder,
+    read_tasks,
+    settle_threads,
+)
+from openforgerl.cli.claiming import claim, run_id
 from openforgerl.cli.config import Config
 from openforgerl.cli.loading import load_config
-from openforgerl.cli.resolved import to_toml
+from openforgerl.cli.stopping import until_terminated
 from openforgerl.cli.view import TerminalView
 from openforgerl.engines.base import Engine
-from openforgerl.engines.local import LocalEngine
 from openforgerl.engines.scripted import ScriptedEngine
 from openforgerl.errors import ConfigError
+from openforgerl.graders.base import Grader
+from openforgerl.harnesses.base import Harness
 from openforgerl.harnesses.installing import cache_folder
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.server import serve
@@ -29,95 +38,77 @@ from openforgerl.rollout.attempt import World
 from openforgerl.rollout.scheduler import Scheduler
 from openforgerl.runtimes.process import ProcessRuntime
 from openforgerl.store.sqlite import Store
-from openforgerl.tokens.template import DEFAULT, Template
-from openforgerl.trainers.local import LocalTrainer
+from openforgerl.tokens.template import Template
 from openforgerl.workflows.batches import demonstrations
 from openforgerl.workflows.resume import recover
 from openforgerl.workflows.run_folder import Progress, RunFolder
 from openforgerl.workflows.summary import summary
 from openforgerl.workflows.teacher import Teacher
-from openforgerl.workflows.train import Loop, Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is known before weights are loaded and anything is started."""
+
+    config: Config
+    train_tasks: tuple[Task, ...]
+    heldout_tasks: tuple[Task, ...]
+    model: Path
+    template: Template
+    harness: Harness
+    grader: Grader
+    runtime: ProcessRuntime
+
+    @classmethod
+    def of(cls, config: Config, own: Path) -> Plan:
+        """Finds whatever is wrong with the config. Raises the errors of its parts."""
+        if config.engine.name != "local":
+            raise ConfigError(f"[engine] name = {config.engine.name!r}: only the local engine can be trained")
+        model = model_folder(config)
+        return cls(
+            config=config,
+            train_tasks=read_tasks("train", config.tasks.train),
+            heldout_tasks=read_tasks("heldout", config.tasks.heldout),
+            model=model,
+            template=build_template(config, model),
+            harness=build_harness(config, own),
+            grader=build_grader(config, own),
+            runtime=ProcessRuntime(config.runtime),
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = arguments.run or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    asyncio.run(_train(arguments.config, arguments.overrides, RunFolder(folder), resume=arguments.resume))
-    return 0
+    if arguments.resume and arguments.run is None:
+        raise ConfigError("--resume: name the run that shall go on with --run FOLDER")
+    config = load_config(arguments.config, arguments.overrides)
+    plan = Plan.of(config, arguments.config.parent)
+    folder = RunFolder(arguments.run or Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
+    progress = claim(folder, config, resume=arguments.resume)
+    settle_threads()
+    return asyncio.run(until_terminated(_train(plan, folder, progress)))
 
 
-async def _train(file: Path, overrides: list[str], run: RunFolder, *, resume: bool) -> None:
-    config = load_config(file, overrides)
-    progress = begin(config, run, resume=resume)
-    async with parts(config, file.parent, run, progress) as loop:
-        training = Training(loop, progress)
-        finished = await training.run()
-        print(f"run folder: {run.root}")
-        print(orjson.dumps(summary(finished, loop.store)).decode())
+async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
+    from openforgerl.cli.policy import load_policy
+    from openforgerl.workflows.train import Loop, Training
 
-
-def begin(config: Config, run: RunFolder, *, resume: bool) -> Progress:
-    """A new run folder, or the progress of the one to go on with. Raises ConfigError."""
-    if not resume:
-        if run.exists:
-            raise ConfigError(f"--run {run.root} holds a run already: add --resume to go on with it, or name another")
-        run.create()
-        run.config.write_text(to_toml(config))
-        run.commit(Progress())
-    progress = run.read_progress()
-    if resume and run.config.read_text() != to_toml(config):
-        raise ConfigError(f"--resume: the config is not that of {run.config}; go on with that file as CONFIG.toml")
-    return progress
-
-
-@asynccontextmanager
-async def parts(config: Config, source: Path, run: RunFolder, progress: Progress) -> AsyncIterator[Loop]:
-    """Everything that the loop needs, closed on exit in reverse order."""
-    train, heldout = read_tasks("train", config.tasks.train), read_tasks("heldout", config.tasks.heldout)
-    base = model_folder(config)
-    model = run.checkpoint(progress.policy_version) if progress.policy_version else base
-    template = build_template(config, base)
-    run_id = f"run-{run.root.resolve().name}".lower().replace("_", "-")[:63]
+    config = plan.config
     async with AsyncExitStack() as stack:
-        store = Store.open(run.store)
+        store = Store.open(folder.store)
         stack.push_async_callback(store.aclose)
-        await recover(run, progress, store)
-        runtime = ProcessRuntime(config.runtime)
-        await runtime.sweep(run_id)
-        engine = build_engine(config, model, source, policy_version=progress.policy_version)
+        await recover(folder, progress, store)
+        await plan.runtime.sweep(run_id(folder))
+        engine, trainer = load_policy(config, plan.model, folder, progress)
         stack.push_async_callback(engine.aclose)
-        if not isinstance(engine, LocalEngine):
-            raise ConfigError(f"[engine] name = {config.engine.name!r}: training needs the local engine")
-        trainer = LocalTrainer.load(model, config.trainer, chat_template=config.model.template or DEFAULT)
-        if progress.policy_version:
-            trainer.load_state(run.state(progress.policy_version))
-
-        async def scheduler(sampler: Engine) -> Scheduler:
-            proxy = config.proxy if sampler is engine else config.proxy.model_copy(update={"port": 0})
-            gateway = Gateway(engine=sampler, store=store, template=template, config=proxy)
-            server = await stack.enter_async_context(serve(gateway, admin_token=secrets.token_urlsafe(32)))
-            world = World(
-                run_id=run_id,
-                gateway=gateway,
-                proxy_address=server.address,
-                runtime=runtime,
-                harness=harness,
-                grader=build_grader(config, source),
-                cache=cache_folder(),
-                logs=run.logs,
-                context_length=sampler.context_length,
-            )
-            return Scheduler(world, config.rollout)
-
-        harness = build_harness(config, source)
-        yield Loop(
-            run=run,
+        loop = Loop(
+            run=folder,
             store=store,
-            student=await scheduler(engine),
-            teacher=await scheduler(teacher_engine(template, train, config)),
+            student=await _scheduler(stack, plan, folder, store, engine, config.proxy.port),
+            teacher=await _scheduler(stack, plan, folder, store, _teacher(plan), 0),
             engine=engine,
             trainer=trainer,
-            train_tasks=train,
-            heldout_tasks=heldout,
+            train_tasks=plan.train_tasks,
+            heldout_tasks=plan.heldout_tasks,
             sft=config.trainer.sft,
             grpo=config.trainer.grpo,
             credit=config.trainer.credit,
@@ -125,10 +116,36 @@ async def parts(config: Config, source: Path, run: RunFolder, progress: Progress
             seed=config.trainer.seed,
             listener=TerminalView(config.trainer.grpo.steps),
         )
+        print(f"run {folder.root}: {plan.harness.name}, {plan.runtime.isolation}", flush=True)
+        done = await Training(loop, progress).run()
+        print(orjson.dumps(summary(done, store)).decode(), flush=True)
+    return 0
 
 
-def teacher_engine(template: Template, tasks: tuple[Task, ...], config: Config) -> ScriptedEngine:
-    """Plays the solutions of the demonstrations."""
-    requests = demonstrations(tasks, config.trainer.sft.families, {})
-    wanted = {request.rollout_id: request.task for request in requests}
-    return ScriptedEngine(Teacher(template.codec, wanted), template.codec)
+async def _scheduler(
+    stack: AsyncExitStack, plan: Plan, folder: RunFolder, store: Store, engine: Engine, port: int
+) -> Scheduler:
+    """Rollouts of one engine, behind a proxy of its own."""
+    config = plan.config
+    proxy = config.proxy.model_copy(update={"port": port})
+    gateway = Gateway(engine=engine, store=store, template=plan.template, config=proxy)
+    server = await stack.enter_async_context(serve(gateway, admin_token=secrets.token_urlsafe(32)))
+    world = World(
+        run_id=run_id(folder),
+        gateway=gateway,
+        proxy_address=server.address,
+        runtime=plan.runtime,
+        harness=plan.harness,
+        grader=plan.grader,
+        cache=cache_folder(),
+        logs=folder.logs,
+        model_name=config.proxy.model_name,
+        context_length=engine.context_length,
+    )
+    return Scheduler(world, config.rollout)
+
+
+def _teacher(plan: Plan) -> ScriptedEngine:
+    requests = demonstrations(plan.train_tasks, plan.config.trainer.sft.families, {})
+    codec = plan.template.codec
+    return ScriptedEngine(Teacher(codec, {request.rollout_id: request.task for request in requests}), codec)

@@ -1,0 +1,69 @@
+"""`openforgerl serve`: a model behind the recording proxy, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from openforgerl.cli.building import build_engine, build_template, model_folder
+from openforgerl.cli.config import Config
+from openforgerl.cli.loading import load_config
+from openforgerl.errors import ConfigError
+from openforgerl.proxy.gateway import Gateway
+from openforgerl.proxy.server import ProxyServer, serve
+from openforgerl.store.sqlite import Store
+
+TOKEN_VARIABLE = "OPENFORGERL_ADMIN_TOKEN"
+_TOKEN_FILE = "admin-token"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_serve(load_config(arguments.config, arguments.overrides), arguments.config.parent))
+
+
+async def _serve(config: Config, own: Path) -> int:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    model = model_folder(config)
+    template = build_template(config, model)
+    async with AsyncExitStack() as stack:
+        store = Store.open(config.store.folder)
+        stack.push_async_callback(store.aclose)
+        token, where = admin_token(config.store.folder)
+        engine = build_engine(config, model, own)
+        stack.push_async_callback(engine.aclose)
+        gateway = Gateway(engine=engine, store=store, template=template, config=config.proxy)
+        server = await stack.enter_async_context(serve(gateway, admin_token=token))
+        print(_welcome(server, model, store, where), flush=True)
+        await stopped.wait()
+    return 0
+
+
+def admin_token(folder: Path) -> tuple[str, str]:
+    """The token and where a person finds it: the environment, or a fresh file that only this user reads."""
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return token, f"in ${TOKEN_VARIABLE}"
+    file, token = folder / _TOKEN_FILE, secrets.token_urlsafe(32)
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(token)
+    except OSError as error:
+        raise ConfigError(f"[store] folder: {file} cannot be written: {error.strerror}") from error
+    return token, f"in {file}"
+
+
+def _welcome(server: ProxyServer, model: Path, store: Store, where: str) -> str:
+    return "\n".join(
+        [
+            f"serving {model} at {server.url}",
+            f"recording to {store.folder}",
+            f"admin token: {where}",
+            f"a session: curl -s -X POST -H 'Authorization: Bearer <admin token>' -d '{{}}' {server.url}/sessions",
+        ]
+    )
