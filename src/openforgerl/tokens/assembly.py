@@ -1,0 +1,227 @@
+"""Messages to prompt ids: recorded turns are spelled with their recorded ids, everything else is rendered anew.
+
+The harness decides what is in the context; the record decides how it is spelled. Pure: one Assembler a session.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Literal
+
+from openforgerl.errors import AssemblyError
+from openforgerl.records import Message, MessagesDelta, ModelRequest, PromptDelta, RecordedCall, Role, ToolSpec
+from openforgerl.tokens.ids import Ids, as_ids, joined
+from openforgerl.tokens.prefixes import IdTree, MessagePath, MessageTree
+from openforgerl.tokens.recognition import ITEMS_MOST, Recognition, Sent
+from openforgerl.tokens.template import Template
+from openforgerl.tokens.turns import Spelling, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt as ids, and as what is new against earlier calls."""
+
+    ids: tuple[int, ...]
+    delta: PromptDelta
+    messages: MessagesDelta
+    counters: Mapping[str, int]
+    """Only those that are not 0.
+
+    reencoded_turns: sampled here, changed by the harness; foreign_turns: assistant messages never sampled here;
+    ambiguous_turns: several recorded turns agreed; cut_turns: only the beginning of an answer was kept;
+    split_tokens: ids of which a part was encoded anew; stripped_lines: system lines removed by rule.
+    """
+
+
+class Assembler:
+    """Assembles the prompts of one session."""
+
+    def __init__(
+        self,
+        template: Template,
+        *,
+        strip_system_lines: Sequence[str] = (),
+        history_reasoning: Literal["template", "keep"] = "template",
+    ) -> None:
+        """`strip_system_lines`: beginnings of lines to remove from system texts (nonces of a harness)."""
+        self._template = template
+        self._strip = tuple(strip_system_lines)
+        self._recognition = Recognition(
+            template.codec,
+            template_keeps_reasoning=template.keeps_reasoning,
+            keep_reasoning=history_reasoning == "keep",
+        )
+        self._ids = IdTree()
+        self._messages = MessageTree()
+        self._pieces: dict[tuple[tuple[Message, ...], bool, tuple[ToolSpec, ...]], Ids] = {}
+
+    def assemble(self, request: ModelRequest) -> Prompt:
+        """The prompt of a request. Raises AssemblyError."""
+        messages, stripped = self._stripped(request.messages)
+        if not messages:
+            raise AssemblyError("messages: [] has nothing to answer; send at least one message")
+        path = self._messages.path(messages)
+        draft = _Draft(self, self._template, self._recognition, self._ids, path, request.tools)
+        draft.add_all(messages)
+        parent, cut = path.parent()
+        draft.counters["stripped_lines"] += stripped
+        return draft.prompt(MessagesDelta(parent=parent, cut=cut, new=messages[cut:]))
+
+    def remember(self, call: RecordedCall) -> None:
+        """A committed call may come back as history. A second time, with the same id, it replaces the first.
+
+        Raises AssemblyError where it builds on a call that was not remembered.
+        """
+        if call.call_id not in self._ids:
+            try:
+                before = self._ids.sequence(call.prompt.parent) if call.prompt.parent else as_ids(())
+                messages = self._messages.messages(call.messages.parent) if call.messages.parent else ()
+            except KeyError as error:
+                raise AssemblyError(f"call {call.call_id} builds on call {error}, which is not remembered") from error
+            prompt = joined((before[: call.prompt.cut], as_ids(call.prompt.new_ids)))
+            self._ids.insert(call.call_id, call.index, prompt, as_ids(call.sampled_ids))
+            self._messages.insert(call.call_id, call.index, (*messages[: call.messages.cut], *call.messages.new))
+        if call.sampled_ids:
+            self._recognition.remember(call)
+
+    def piece(self, unit: tuple[Message, ...], *, first: bool, tools: tuple[ToolSpec, ...]) -> Ids:
+        """Ids of a unit that is encoded anew; of a unit seen before, from memory."""
+        key = (unit, first, tools if first else ())
+        if key not in self._pieces:
+            self._pieces[key] = self._template.piece_ids(unit, first=first, tools=key[2])
+        return self._pieces[key]
+
+    def _stripped(self, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], int]:
+        """Messages without the system lines that a rule removes, and their number; a text that was only those goes."""
+        if not self._strip:
+            return messages, 0
+        kept: list[Message] = []
+        count = 0
+        for message in messages:
+            if message.role not in (Role.SYSTEM, Role.DEVELOPER):
+                kept.append(message)
+                continue
+            lines = message.text.splitlines(keepends=True)
+            left = [line for line in lines if not line.startswith(self._strip)]
+            count += len(lines) - len(left)
+            if left or not lines:
+                kept.append(replace(message, text="".join(left)))
+        return tuple(kept), count
+
+
+class _Draft:
+    """One prompt in the making."""
+
+    def __init__(
+        self,
+        assembler: Assembler,
+        template: Template,
+        recognition: Recognition,
+        tree: IdTree,
+        path: MessagePath,
+        tools: tuple[ToolSpec, ...],
+    ) -> None:
+        self._assembler = assembler
+        self._template = template
+        self._recognition = recognition
+        self._cursor = tree.cursor()
+        self._path = path
+        self._tools = tools
+        self._parts: list[Ids] = []
+        self._ends: list[int] = []
+        """Where each unit ends, in ids."""
+        self._count = 0
+        """Messages that are in."""
+        self._used: set[Turn] = set()
+        self.counters: Counter[str] = Counter()
+
+    def add_all(self, messages: tuple[Message, ...]) -> None:
+        while self._count < len(messages):
+            role = messages[self._count].role
+            run = _same_role(messages[self._count :])
+            if role is Role.ASSISTANT:
+                self._add_answer(run[:ITEMS_MOST])
+            else:
+                for unit in self._template.units(run):
+                    self._add_piece(unit)
+
+    def prompt(self, messages: MessagesDelta) -> Prompt:
+        """The finished prompt: it ends where the next answer begins."""
+        self._append(self._template.header_ids)
+        parent, cut = self._cursor.parent()
+        ids = tuple(joined(self._parts).tolist())
+        return Prompt(
+            ids=ids,
+            delta=PromptDelta(parent=parent, cut=cut, new_ids=ids[cut:]),
+            messages=messages,
+            counters={name: count for name, count in self.counters.items() if count},
+        )
+
+    def _append(self, ids: Ids) -> None:
+        self._parts.append(ids)
+        self._cursor.advance(ids)
+
+    def _done(self, messages: int) -> None:
+        self._count += messages
+        self._ends.append(self._cursor.length)
+
+    def _add_piece(self, unit: tuple[Message, ...]) -> None:
+        self._append(self._assembler.piece(unit, first=not self._count, tools=self._tools))
+        self._done(len(unit))
+
+    def _add_answer(self, run: tuple[Message, ...]) -> None:
+        """The longest beginning of a run of assistant messages that is one recorded answer, else one message anew."""
+        items = [self._recognition.read(run[:count]) for count in range(len(run), 0, -1)]
+        for find in (self._recognition.whole, self._recognition.begun):
+            for place, sent in enumerate(items):
+                if turns := find(sent, self._used):
+                    self._add_turn(self._chosen(turns), sent, len(run) - place)
+                    return
+        self._count_new(items[-1])
+        self._add_piece(run[:1])
+
+    def _add_turn(self, turn: Turn, sent: Sent, messages: int) -> None:
+        self._used.add(turn)
+        spelling = self._spelling(turn, sent)
+        self.counters["split_tokens"] += spelling.split_tokens
+        self.counters["cut_turns"] += spelling.cut
+        self._append(self._template.opening_ids(first=not self._count, tools=self._tools))
+        self._append(spelling.ids)
+        closing = self._template.closing_ids
+        closed = spelling.ended and spelling.ids[-1] == closing[0]
+        self._append(closing[1:] if closed else closing)
+        self._done(messages)
+
+    def _spelling(self, turn: Turn, sent: Sent) -> Spelling:
+        begun = None if turn in self._recognition.whole(sent, ()) else self._recognition.beginning(turn, sent)
+        return begun or self._recognition.spelling(turn, sent)
+
+    def _chosen(self, turns: Sequence[Turn]) -> Turn:
+        self.counters["ambiguous_turns"] += len(turns) > 1
+        return turns[0] if len(turns) == 1 else min(turns, key=self._rank)
+
+    def _rank(self, turn: Turn) -> tuple[int, int, bool, int]:
+        """The longest shared beginning first, in units of ids, then in messages; then the earliest call.
+
+        A turn that was cut in delivery comes behind one that was not: the harness cannot have the whole of it.
+        """
+        call = turn.call
+        units = bisect_right(self._ends, self._cursor.shared_with(call.call_id))
+        messages = self._path.shared_with(call.call_id, self._count)
+        return -units, -messages, call.delivered.state == "prefix", call.index
+
+    def _count_new(self, sent: Sent) -> None:
+        """A message with calls of ours, or where an answer of ours was sampled, was changed; others are foreign."""
+        here = self._cursor.fork()
+        here.advance(self._template.opening_ids(first=not self._count, tools=self._tools))
+        ours = self._recognition.ours(sent) or here.is_a_prompt()
+        self.counters["reencoded_turns" if ours else "foreign_turns"] += 1
+
+
+def _same_role(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The leading messages of one role."""
+    return tuple(takewhile(lambda message: message.role is messages[0].role, messages))

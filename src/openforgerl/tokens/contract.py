@@ -1,0 +1,180 @@
+"""The template contract, checked over probe conversations when a template is loaded.
+
+Pieces equal the whole, as text and as ids; the generation prompt opens an assistant turn; the body of a turn is found,
+ends on token boundaries and reads back as the message that it was rendered from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from openforgerl.errors import AssemblyError, ConfigError
+from openforgerl.records import Message, Role, SpanKind
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.markup import Part, scan
+from openforgerl.tokens.pieces import BODY, frame, piece, units
+from openforgerl.tokens.probes import ARGUMENTS, PROBES, USER, Probe, calling, control_probe
+from openforgerl.tokens.rendering import ChatRenderer, Marked, encode_marked
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the check learned of a template."""
+
+    header: str
+    closing: str
+    keeps_reasoning: bool
+    merge_tool_results: bool
+
+
+def learn(codec: Codec, source: str, name: str) -> tuple[ChatRenderer, Shape]:
+    """Raises ConfigError: the template, the case, and what is wrong in it."""
+    renderer = _checked(name, "tool arguments", partial(_renderer, codec, source, name))
+    header, closing = _checked(name, "an assistant turn", partial(frame, renderer, first=False))
+    _checked(name, "an assistant turn", partial(_check_frame, renderer, header, closing))
+    keeps = _checked(name, "reasoning", partial(_keeps_reasoning, renderer))
+    merge = not _fits(renderer, merge=False) and _fits(renderer, merge=True)
+    shape = Shape(header=header, closing=closing, keeps_reasoning=keeps, merge_tool_results=merge)
+    stock = Tokenizer.from_str(codec.tokenizer.to_str())
+    stock.encode_special_tokens = False
+    for probe in PROBES:
+        for check in (_check_pieces, _check_contents, _check_bodies):
+            _checked(name, probe.case, partial(check, renderer, shape, probe))
+        _checked(name, probe.case, partial(_check_stock, renderer, stock, probe))
+    for control in sorted(codec.specials):
+        probe = control_probe(control)
+        _checked(name, probe.case, partial(_check_control_text, renderer, shape, probe))
+    return renderer, shape
+
+
+def _checked(name: str, case: str, check: Callable[[], Result]) -> Result:
+    try:
+        return check()
+    except (AssemblyError, ValueError) as error:
+        way_out = "take the template that comes with openforgerl, or change this one"
+        raise ConfigError(
+            f"chat template {name} breaks the contract in the case {case!r}: {error}; {way_out}"
+        ) from error
+
+
+def _renderer(codec: Codec, source: str, name: str) -> ChatRenderer:
+    """Arguments go in as text where the template prints a text as it is, else as an object."""
+    for as_text in (True, False):
+        renderer = ChatRenderer(codec, source, name, arguments_as_text=as_text)
+        printed = renderer.render((USER, calling("bash"))).plain()
+        if (ARGUMENTS if as_text else "ls -la") in printed and json.dumps(ARGUMENTS) not in printed:
+            return renderer
+    raise ValueError("the arguments of a call are not printed")
+
+
+def _check_frame(renderer: ChatRenderer, header: str, closing: str) -> None:
+    codec = renderer.codec
+    prompt = renderer.render((USER,), generation_prompt=True).behind(renderer.render((USER,))).plain()
+    if prompt != header:
+        raise ValueError(f"the generation prompt {prompt!r} is not the header of an assistant turn, {header!r}")
+    end = codec.special_pattern.match(closing)
+    if end is None:
+        raise ValueError(f"an assistant turn is closed by {closing!r}, which begins with no control token")
+    body = "Hello there."
+    parts = encode_marked(codec, Marked(text=header)) + list(codec.encode(body))
+    parts += encode_marked(codec, Marked(text=closing))
+    if encode_marked(codec, Marked(text=header + body + closing)) != parts:
+        raise ValueError("the body of an assistant turn does not begin and end on token boundaries")
+
+
+def _keeps_reasoning(renderer: ChatRenderer) -> bool:
+    turn = Message(role=Role.ASSISTANT, text="Hello", reasoning=BODY)
+    return BODY in renderer.render((USER, turn)).plain()
+
+
+def _fits(renderer: ChatRenderer, *, merge: bool) -> bool:
+    shape = Shape(header="", closing="", keeps_reasoning=False, merge_tool_results=merge)
+    try:
+        for probe in PROBES:
+            _check_pieces(renderer, shape, probe)
+    except (AssemblyError, ValueError):
+        return False
+    return True
+
+
+def _check_pieces(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+    """Of the conversation and of each of its beginnings, so that nothing depends on what comes later."""
+    for count in range(1, len(probe.messages) + 1):
+        cut = units(probe.messages[:count], merge_tool_results=shape.merge_tool_results)
+        pieces = [piece(renderer, unit, first=not place, tools=probe.tools) for place, unit in enumerate(cut)]
+        whole = renderer.render(probe.messages[:count], probe.tools)
+        joined = "".join(marked.plain() for marked in pieces)
+        if joined != whole.plain():
+            raise ValueError(
+                f"{count} messages rendered one by one give {_differing(joined, whole.plain())}: "
+                "a message's text depends on other messages"
+            )
+        ids = [token_id for marked in pieces for token_id in encode_marked(renderer.codec, marked)]
+        if ids != encode_marked(renderer.codec, whole):
+            raise ValueError("the text of a message does not end on a token boundary")
+
+
+def _check_contents(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+    text = renderer.render(probe.messages, probe.tools).plain()
+    wanted = [message.text for message in probe.messages]
+    wanted += [call.name for message in probe.messages for call in message.tool_calls]
+    wanted += [json.loads(tool.definition)["description"] for tool in probe.tools]
+    for part in wanted:
+        if part not in text:
+            raise ValueError(f"{part!r} is not printed")
+
+
+def _check_bodies(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+    for message in probe.messages:
+        if message.role is not Role.ASSISTANT:
+            continue
+        text = piece(renderer, (message,), first=False).plain()
+        if not (text.startswith(shape.header) and text.endswith(shape.closing)):
+            raise ValueError("an assistant turn has not always the same header and closing")
+        body = text[len(shape.header) : len(text) - len(shape.closing)]
+        if not _reads_as(scan(body, tools=True), message, shape):
+            raise ValueError(f"the body {body!r} does not read back as its message")
+
+
+def _reads_as(parts: tuple[Part, ...], message: Message, shape: Shape) -> bool:
+    calls = [(part.name, json.loads(part.arguments)) for part in parts if part.kind is SpanKind.TOOL_CALL]
+    if calls != [(call.name, json.loads(call.arguments)) for call in message.tool_calls]:
+        return False
+    texts = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in SpanKind}
+    reasoning = message.reasoning if shape.keeps_reasoning else ""
+    return (texts[SpanKind.TEXT], texts[SpanKind.REASONING]) == (message.text, reasoning)
+
+
+def _check_stock(renderer: ChatRenderer, stock: Tokenizer, probe: Probe) -> None:
+    whole = renderer.render(probe.messages, probe.tools, generation_prompt=True)
+    ids = encode_marked(renderer.codec, whole)
+    if ids != stock.encode(whole.plain(), add_special_tokens=False).ids:
+        raise ValueError("its ids are not those of the tokenizer for the whole text")
+    if renderer.codec.bos_id is not None and ids[:2] == [renderer.codec.bos_id] * 2:
+        raise ValueError("it begins with two BOS tokens")
+
+
+def _check_control_text(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+    """Broken for rendering, it is whole and plain afterwards."""
+    _check_pieces(renderer, shape, probe)
+    marked = renderer.render(probe.messages, probe.tools)
+    calm = control_probe("control")
+    control = probe.messages[0].text[1:-1]
+    expected = renderer.render(calm.messages, calm.tools).plain().replace("xcontroly", f"x{control}y")
+    if marked.plain() != expected:
+        raise ValueError(f"it renders as {_differing(marked.plain(), expected)}")
+
+
+def _differing(got: str, wanted: str) -> str:
+    at = next(
+        (place for place, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted))
+    )
+    return f"{got[at : at + 30]!r} and not {wanted[at : at + 30]!r} at character {at}"

@@ -1,0 +1,188 @@
+"""The hermes markup of an answer: `<think>` at its start, then text and `<tool_call>{json}</tool_call>`.
+
+What it finds depends on the whole text only, never on how it was cut into chunks. What does not parse is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from openforgerl.records import SpanKind
+from openforgerl.tokens.tool_json import ObjectEnd, parse_call, skip_blank
+
+THINK, THINK_END = "<think>", "</think>"
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+SEPARATOR = "\n"
+"""What the template puts between a text and a call, or between two calls: one of it before a call is markup."""
+REASONING_CLOSE = "\n</think>\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Characters [start, stop) of an answer, markup included, and what a reader sees of them."""
+
+    kind: SpanKind
+    start: int
+    stop: int
+    text: str = ""
+    """Of reasoning and text: without markup."""
+    name: str = ""
+    arguments: str = ""
+
+
+def held(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest end of `text` that may be the beginning of one of `marks`."""
+    longest = min(len(text), max(map(len, marks), default=0) - 1)
+    for length in range(longest, 0, -1):
+        if any(mark.startswith(text[-length:]) for mark in marks if len(mark) > length):
+            return length
+    return 0
+
+
+class Scanner:
+    """Text in, parts out, as soon as they are certain; a text or reasoning comes in several parts, a call in one."""
+
+    def __init__(self, *, tools: bool) -> None:
+        self.resolved = 0
+        """Characters that are decided; those behind it are held back."""
+        self.unparsed_calls = 0
+        self._tools = tools
+        self._buffer = ""
+        self._final = False
+        self._step = self._start
+        self._after_call = False
+        self._open = 0
+        self._end = ObjectEnd(0)
+
+    def feed(self, text: str) -> list[Part]:
+        self._buffer += text
+        return self._run()
+
+    def finish(self) -> list[Part]:
+        """The parts that were held back."""
+        self._final = True
+        return self._run()
+
+    def _run(self) -> list[Part]:
+        parts: list[Part] = []
+        # A step returns the parts that it decided, or None where it must see more text.
+        while (found := self._step()) is not None:
+            parts += found
+        return parts
+
+    def _take(self, kind: SpanKind, count: int, text: str, name: str = "", arguments: str = "") -> list[Part]:
+        """`count` characters of the buffer are decided."""
+        if not count:
+            return []
+        start, self.resolved = self.resolved, self.resolved + count
+        self._buffer = self._buffer[count:]
+        return [Part(kind=kind, start=start, stop=self.resolved, text=text, name=name, arguments=arguments)]
+
+    def _start(self) -> list[Part] | None:
+        text = self._buffer.lstrip()
+        if text.startswith(THINK):
+            count = len(self._buffer) - len(text) + len(THINK)
+            if count == len(self._buffer) and not self._final:
+                return None
+            count += self._buffer.startswith("\n", count)
+            self._step = self._reasoning
+            return self._take(SpanKind.REASONING, count, "")
+        if THINK.startswith(text) and not self._final:
+            return None
+        self._step = self._text
+        return []
+
+    def _reasoning(self) -> list[Part] | None:
+        end = self._buffer.find(THINK_END)
+        if end >= 0:
+            self._step = self._after_reasoning
+            return self._take(SpanKind.REASONING, end + len(THINK_END), self._buffer[:end].removesuffix("\n"))
+        count = len(self._buffer)
+        if not self._final:
+            count -= held(self._buffer, ("\n" + THINK_END, THINK_END))
+        return self._take(SpanKind.REASONING, count, self._buffer[:count]) or None
+
+    def _after_reasoning(self) -> list[Part] | None:
+        lines = len(self._buffer) - len(self._buffer.lstrip("\n"))
+        if lines < 2 and lines == len(self._buffer) and not self._final:
+            return None
+        self._step = self._text
+        return self._take(SpanKind.REASONING, min(lines, 2), "")
+
+    def _text(self) -> list[Part] | None:
+        found = self._buffer.find(CALL) if self._tools else -1
+        if found >= 0:
+            return self._begin_call(found)
+        blank = self._after_call and not self._buffer.strip()
+        count = len(self._buffer)
+        if self._tools and not self._final:
+            count -= held(self._buffer, (SEPARATOR + CALL, CALL))
+            if self._after_call and not self._buffer[:count].strip():
+                return None
+        if self._final and blank:
+            # White space behind the last call is nobody's: no reader is shown it.
+            self.resolved += count
+            self._buffer = ""
+            return None
+        return self._take_text(count) or None
+
+    def _take_text(self, count: int) -> list[Part]:
+        if count:
+            self._after_call = False
+        return self._take(SpanKind.TEXT, count, self._buffer[:count])
+
+    def _begin_call(self, found: int) -> list[Part]:
+        before = self._buffer[:found].removesuffix(SEPARATOR)
+        count = 0 if self._after_call and not before.strip() else len(before)
+        self._open = found + len(CALL) - count
+        self._end = ObjectEnd(self._open)
+        self._step = self._call
+        return self._take_text(count)
+
+    def _call(self) -> list[Part] | None:
+        inner = skip_blank(self._buffer, self._open)
+        if not self._buffer.startswith("{", inner):
+            return None if inner == len(self._buffer) and not self._final else self._no_call()
+        end = self._end.find(self._buffer)
+        if end is None:
+            return None if not self._final else self._no_call()
+        behind = self._buffer[end:].lstrip(" \t\r\n")
+        if not behind.startswith(CALL_END):
+            return None if CALL_END.startswith(behind) and not self._final else self._no_call()
+        call = parse_call(self._buffer[self._open : end])
+        if call is None:
+            return self._no_call()
+        self._step, self._after_call = self._text, True
+        count = len(self._buffer) - len(behind) + len(CALL_END)
+        return self._take(SpanKind.TOOL_CALL, count, "", *call)
+
+    def _no_call(self) -> list[Part]:
+        """What looked like a call is text, up to and with its opening mark."""
+        self.unparsed_calls += 1
+        self._step = self._text
+        return self._take_text(self._open)
+
+
+def reasoning_start(text: str) -> int:
+    """The place of the first character of an answer's reasoning, which it begins with."""
+    start = text.index(THINK) + len(THINK)
+    return start + text.startswith("\n", start)
+
+
+def merged(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Neighbouring parts of one text or one reasoning, joined."""
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last and last.kind is part.kind and last.stop == part.start and part.kind is not SpanKind.TOOL_CALL:
+            joined[-1] = replace(last, stop=part.stop, text=last.text + part.text)
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def scan(text: str, *, tools: bool) -> tuple[Part, ...]:
+    """The parts of a whole answer."""
+    scanner = Scanner(tools=tools)
+    return merged(scanner.feed(text) + scanner.finish())

@@ -1,0 +1,123 @@
+"""Which recorded answer a message of a history is: by the call ids that we minted, else by content.
+
+Canonical content must agree either way. A dropped reasoning does not prevent recognition; a changed one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from openforgerl.records import Message, RecordedCall
+from openforgerl.tokens.canonical import CanonicalCall, canonical_calls
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.turns import Spelling, Turn
+
+ITEMS_MOST = 16
+"""Consecutive assistant messages that may be one answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """Consecutive assistant messages as they came back, taken as one."""
+
+    message: Message
+    calls: tuple[CanonicalCall, ...]
+    key: Hashable
+    """Equal for all that may be equal, reasoning and ids aside."""
+    minted: frozenset[str]
+    """The ids of its calls, without what is not alphanumeric."""
+
+
+class Recognition:
+    """The answers of one session."""
+
+    def __init__(self, codec: Codec, *, template_keeps_reasoning: bool, keep_reasoning: bool) -> None:
+        self._codec = codec
+        self._template_keeps = template_keeps_reasoning
+        self._keep = keep_reasoning
+        self._turns: dict[str, Turn] = {}
+        self._by_minted: dict[str, Turn] = {}
+        self._by_content: dict[Hashable, list[Turn]] = {}
+        self._read: dict[tuple[Message, ...], Sent] = {}
+
+    def remember(self, call: RecordedCall) -> None:
+        """A call that may come back; a second time where more became known of its delivery."""
+        if call.call_id in self._turns:
+            self._turns[call.call_id].call = call
+            return
+        turn = self._turns[call.call_id] = Turn(self._codec, call)
+        for tool_call in call.answer.tool_calls:
+            self._by_minted[_alphanumeric(tool_call.id)] = turn
+        self._by_content.setdefault(_key(call.answer, turn.calls), []).append(turn)
+
+    def read(self, messages: tuple[Message, ...]) -> Sent:
+        """Consecutive assistant messages, understood once."""
+        if messages not in self._read:
+            self._read[messages] = _read(messages)
+        return self._read[messages]
+
+    def ours(self, sent: Sent) -> bool:
+        """Whether a call of it has an id that we minted."""
+        return not sent.minted.isdisjoint(self._by_minted)
+
+    def whole(self, sent: Sent, used: Collection[Turn]) -> list[Turn]:
+        """The unused turns that mean the same."""
+        owners = self._owners(sent)
+        pool = self._by_content.get(sent.key, []) if owners is None else owners
+        return [turn for turn in pool if turn not in used and _agrees(turn, sent)]
+
+    def begun(self, sent: Sent, used: Collection[Turn]) -> list[Turn]:
+        """The unused turns, not known to be delivered in full, of which it is the beginning."""
+        owners = self._owners(sent)
+        pool = self._turns.values() if owners is None else owners
+        cut = (turn for turn in pool if turn not in used and turn.call.delivered.state != "full")
+        return [turn for turn in cut if self.beginning(turn, sent) is not None]
+
+    def spelling(self, turn: Turn, sent: Sent) -> Spelling:
+        """A turn that agrees, as its ids."""
+        return turn.whole(reasoning=self._keeps_reasoning(turn, sent))
+
+    def beginning(self, turn: Turn, sent: Sent) -> Spelling | None:
+        """A turn of which it is the beginning, as the ids of that; None where it is not."""
+        return turn.beginning(sent.message, reasoning=self._keeps_reasoning(turn, sent))
+
+    def _owners(self, sent: Sent) -> list[Turn] | None:
+        """The turns that its ids name; None where they name none."""
+        owners = {self._by_minted[minted] for minted in sent.minted if minted in self._by_minted}
+        return list(owners) or None
+
+    def _keeps_reasoning(self, turn: Turn, sent: Sent) -> bool:
+        shown = self._template_keeps and bool(sent.message.reasoning.strip())
+        return self._keep or shown or not turn.call.answer.reasoning
+
+
+def _alphanumeric(call_id: str) -> str:
+    return "".join(filter(str.isalnum, call_id))
+
+
+def _key(message: Message, calls: Iterable[CanonicalCall]) -> Hashable:
+    return (message.text.strip(), tuple(call.key for call in calls))
+
+
+def _read(messages: Sequence[Message]) -> Sent:
+    calls = tuple(call for message in messages for call in message.tool_calls)
+    message = replace(
+        messages[0],
+        text="".join(message.text for message in messages),
+        reasoning="".join(message.reasoning for message in messages),
+        tool_calls=calls,
+    )
+    canonical = canonical_calls(calls)
+    minted = frozenset(_alphanumeric(call.id) for call in calls)
+    return Sent(message=message, calls=canonical, key=_key(message, canonical), minted=minted)
+
+
+def _agrees(turn: Turn, sent: Sent) -> bool:
+    answer, message = turn.call.answer, sent.message
+    same_text = answer.text.strip() == message.text.strip()
+    same_reasoning = message.reasoning.strip() in ("", answer.reasoning.strip())
+    same_calls = len(turn.calls) == len(sent.calls) and all(
+        recorded.agrees(call) for recorded, call in zip(turn.calls, sent.calls, strict=True)
+    )
+    return same_text and same_reasoning and same_calls

@@ -1,0 +1,75 @@
+"""A chat template bound to a tokenizer: messages to ids, in pieces or whole, with the same result.
+
+The contract that makes this true is checked when a template is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from openforgerl.errors import AssemblyError, ConfigError
+from openforgerl.records import Message, ToolSpec
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.contract import learn
+from openforgerl.tokens.ids import Ids, as_ids
+from openforgerl.tokens.pieces import frame, piece, units
+from openforgerl.tokens.rendering import Marked, encode_marked
+
+DEFAULT = Path(__file__).parent / "templates" / "hermes_chatml.jinja"
+
+
+class Template:
+    """Immutable; shared by all sessions."""
+
+    def __init__(self, codec: Codec, source: str, name: str) -> None:
+        """Raises ConfigError, which names the template and the case in which it breaks the contract."""
+        self.name = name
+        self.template_hash = hashlib.sha256(source.encode()).hexdigest()[:32]
+        self._renderer, self._shape = learn(codec, source, name)
+        self.header_ids = as_ids(encode_marked(codec, Marked(text=self._shape.header)))
+        """Opens an assistant turn; equal to the generation prompt."""
+        self.closing_ids = as_ids(encode_marked(codec, Marked(text=self._shape.closing)))
+        """Closes an assistant turn: the end-of-turn id, then what the template puts behind it."""
+        self.codec = codec.with_stop_id(int(self.closing_ids[0]))
+        """Its stop ids include the end of turn of this template."""
+        self.keeps_reasoning = self._shape.keeps_reasoning
+        """Whether the reasoning of past turns is printed."""
+
+    @classmethod
+    def load(cls, codec: Codec, path: Path | None = None) -> Template:
+        """The template of a file; by default the one that ships with us. Raises ConfigError."""
+        path = path or DEFAULT
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat template {path}: {error}") from error
+        return cls(codec, source, path.name)
+
+    def units(self, messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+        """The messages cut into what is rendered apart from the rest."""
+        return units(messages, merge_tool_results=self._shape.merge_tool_results)
+
+    def piece_ids(self, unit: Sequence[Message], *, first: bool, tools: Sequence[ToolSpec]) -> Ids:
+        """Ids of one unit, encoded anew. Raises AssemblyError."""
+        try:
+            marked = piece(self._renderer, unit, first=first, tools=tools)
+        except ValueError as error:
+            raise AssemblyError(f"chat template {self.name}: {error}") from error
+        return as_ids(encode_marked(self.codec, marked))
+
+    def opening_ids(self, *, first: bool, tools: Sequence[ToolSpec]) -> Ids:
+        """What stands before the body of an assistant turn."""
+        if not first:
+            return self.header_ids
+        opening, _ = frame(self._renderer, first=True, tools=tools)
+        return as_ids(encode_marked(self.codec, Marked(text=opening)))
+
+    def whole_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Ids:
+        """A prompt rendered and encoded at once, no recorded ids in it: what a stock server sees."""
+        return as_ids(encode_marked(self.codec, self._renderer.render(messages, tools, generation_prompt=True)))
+
+    def whole_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
+        """The text of `whole_ids`."""
+        return self._renderer.render(messages, tools, generation_prompt=True).plain()

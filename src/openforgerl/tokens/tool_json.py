@@ -1,0 +1,91 @@
+"""The JSON inside a tool call: checked strictly, its arguments cut out exactly as written."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NoReturn
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+_OUTSIDE = re.compile(r'["{}]')
+_INSIDE = re.compile(r'["\\]')
+
+
+def parse_call(text: str) -> tuple[str, str] | None:
+    """(name, arguments as written) of {"name": str, "arguments": object}; None where the text is anything else."""
+    try:
+        members = _members(text)
+    except (ValueError, RecursionError):
+        return None
+    name, _ = members.get("name", (None, ""))
+    arguments, written = members.get("arguments", (None, ""))
+    return (name, written) if isinstance(name, str) and name and isinstance(arguments, dict) else None
+
+
+def _members(text: str) -> dict[str, tuple[object, str]]:
+    """Key -> (value, its text) of one JSON object. Raises ValueError."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    members: dict[str, tuple[object, str]] = {}
+    at = _expect(text, 0, "{")
+    if text[at : at + 1] == "}":
+        return members
+    while True:
+        key, at = decoder.raw_decode(text, at)
+        if not isinstance(key, str):
+            raise ValueError(f"key {key!r} is not a string")
+        start = _expect(text, at, ":")
+        value, at = decoder.raw_decode(text, start)
+        members[key] = (value, text[start:at])
+        at = skip_blank(text, at)
+        if text[at : at + 1] == "}":
+            break
+        at = _expect(text, at, ",")
+    if text[at + 1 :].strip(" \t\n\r"):
+        raise ValueError("text after the object")
+    return members
+
+
+def skip_blank(text: str, at: int) -> int:
+    """The place of the first character from `at` on that is no JSON white space."""
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    """The place behind `mark` and the white space after it."""
+    at = skip_blank(text, at)
+    if text[at : at + 1] != mark:
+        raise ValueError(f"no {mark!r} at {at}")
+    return skip_blank(text, at + 1)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+class ObjectEnd:
+    """Finds where a JSON object that begins at `start` ends, while its text still grows: each character once."""
+
+    def __init__(self, start: int) -> None:
+        self._at = start
+        self._depth = 0
+        self._quoted = False
+        self._found: int | None = None
+
+    def find(self, text: str) -> int | None:
+        """The place behind the closing brace; None while it is not there."""
+        while self._found is None and (found := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at)):
+            mark, place = found.group(), found.end()
+            if mark == "\\":
+                if place == len(text):
+                    return None
+                place += 1
+            elif mark == '"':
+                self._quoted = not self._quoted
+            else:
+                self._depth += 1 if mark == "{" else -1
+            self._at = place
+            if self._depth == 0 and mark == "}":
+                self._found = place
+        self._at = max(self._at, len(text))
+        return self._found
