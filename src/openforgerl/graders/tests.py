@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 
-from openforgerl.errors import TaskError
 from openforgerl.records import Grade, LaunchPlan, Task
 from openforgerl.runtimes.base import EndCause, RunEnd, Sandbox
 
@@ -26,10 +25,10 @@ class TestsGrader:
     name = "tests"
 
     async def grade(self, task: Task, sandbox: Sandbox) -> Grade:
-        """Raises TaskError where the task has no test.sh, SandboxError on infrastructure."""
+        """Raises SandboxError on infrastructure."""
         script = task.tests / "test.sh"
         if not script.is_file():
-            raise TaskError(f"task {task.task_id}: there is no {script}")
+            return _no_grade(f"no grader: {script} is missing")
         plan = LaunchPlan(
             argv=("/bin/bash", f"{_TESTS}/{script.name}"), env=_ENV, mounts={_TESTS: task.tests},
             deadline_s=task.grader_timeout_s, output_cap_bytes=_FILE_CAP,

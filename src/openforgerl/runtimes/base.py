@@ -35,6 +35,8 @@ class EndCause(StrEnum):
     """The program ended by itself; see exit_code or signal."""
     DEADLINE = "deadline"
     OOM = "oom"
+    DISK = "disk"
+    """The workspace grew above its limit."""
     CANCELLED = "cancelled"
 
 
@@ -92,3 +94,6 @@ class RuntimeLimits:
     memory_bytes: int = 4 << 30
     processes: int = 256
     file_bytes: int = 1 << 30
+    """Of one file, and of all files together in each of HOME and /tmp."""
+    disk_bytes: int = 4 << 30
+    """Of all files in the workspace together."""

@@ -18,8 +18,10 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from openforgerl.errors import SandboxError
 from openforgerl.records import LaunchPlan, check_id
 from openforgerl.runtimes.base import EndCause, RunEnd, RuntimeLimits, Sandbox, SandboxSpec
+from openforgerl.runtimes.process_disk import above_limit
 from openforgerl.runtimes.process_folder import SandboxFolder, own_root
 from openforgerl.runtimes.process_isolated import IsolatedPrograms, find_bwrap, probe
 from openforgerl.runtimes.process_net import Forwarder
@@ -61,36 +63,52 @@ class Programs(Protocol):
 class ProcessSandbox:
     """A live sandbox: one program at a time."""
 
-    def __init__(self, folder: SandboxFolder, programs: Programs) -> None:
+    def __init__(self, folder: SandboxFolder, programs: Programs, limits: RuntimeLimits) -> None:
         self._folder = folder
         self._programs = programs
+        self._limits = limits
         self._turn = asyncio.Lock()
         self.proxy_url = programs.proxy_url
 
     async def run(self, plan: LaunchPlan, *, user: Literal["agent", "grader"]) -> RunEnd:
         async with self._turn:
             kills = self._programs.out_of_memory_kills()
+            _check_mounts(plan)
             tree = await self._programs.start(plan, user)
             begun = time.monotonic()
             try:
-                code = await self._to_the_end(tree, plan.deadline_s, networked=user == "agent")
+                await tree.ready()
+                cause, code = await self._to_the_end(tree, plan.deadline_s, networked=user == "agent")
             finally:
                 await to_its_end(self._kill(tree))
-            return _end(tree, code, time.monotonic() - begun, self._programs.out_of_memory_kills() > kills)
+            if code == 128 + signal.SIGKILL and self._programs.out_of_memory_kills() > kills:
+                cause = EndCause.OOM
+            return _end(tree, cause, code, time.monotonic() - begun)
 
-    async def _to_the_end(self, tree: ProcessTree, deadline_s: float, *, networked: bool) -> int | None:
-        """The exit code, or None at the deadline."""
-        await tree.ready()
+    async def _to_the_end(
+        self, tree: ProcessTree, deadline_s: float, *, networked: bool
+    ) -> tuple[EndCause, int]:  # fmt: skip
         forwarder = await self._programs.connect(tree) if networked else None
         try:
             await tree.release()
-            async with asyncio.timeout(deadline_s):
-                return await tree.wait()
-        except TimeoutError:
-            return None
+            return await self._first_cause(tree, deadline_s)
         finally:
             if forwarder is not None:
                 await to_its_end(forwarder.close())
+
+    async def _first_cause(self, tree: ProcessTree, deadline_s: float) -> tuple[EndCause, int]:
+        """What happens first: the program's own end, its deadline, or more files than it may have."""
+        ended = asyncio.ensure_future(tree.wait())
+        full = asyncio.ensure_future(above_limit(self._folder.path, self._limits.disk_bytes))
+        try:
+            await asyncio.wait({ended, full}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return EndCause.EXITED, ended.result()
+            return EndCause.DISK if full.done() else EndCause.DEADLINE, 128 + signal.SIGKILL
+        finally:
+            for waiting in (ended, full):
+                waiting.cancel()
+            await asyncio.wait({ended, full})
 
     async def _kill(self, tree: ProcessTree) -> None:
         try:
@@ -102,11 +120,14 @@ class ProcessSandbox:
         return self._folder.read(path, cap_bytes)
 
 
-def _end(tree: ProcessTree, code: int | None, duration_s: float, starved: bool) -> RunEnd:
-    number = int(signal.SIGKILL) if code is None else (code - 128 if code > 128 else None)
-    cause = EndCause.DEADLINE if code is None else EndCause.EXITED
-    if code is not None and starved and number == signal.SIGKILL:
-        cause = EndCause.OOM
+def _check_mounts(plan: LaunchPlan) -> None:
+    for place, folder in plan.mounts.items():
+        if not folder.exists():
+            raise SandboxError(f"mount {place}: {folder} does not exist")
+
+
+def _end(tree: ProcessTree, cause: EndCause, code: int, duration_s: float) -> RunEnd:
+    number = code - 128 if code > 128 else None
     return RunEnd(
         cause=cause, exit_code=code if number is None else None, signal=number, output=tree.output,
         output_dropped=tree.output_dropped, duration_s=duration_s,
@@ -135,7 +156,7 @@ class ProcessRuntime:
         try:
             await folder.fill(spec.workspace)
             programs = self._programs(folder, spec)
-            yield ProcessSandbox(folder, programs)
+            yield ProcessSandbox(folder, programs, self._config.limits)
         finally:
             await to_its_end(_remove(folder, programs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,10 +37,10 @@ class MemoryGroup:
         self.procs = folder / "cgroup.procs"
 
     @classmethod
-    def make(cls, run_id: str, session_id: str, memory_bytes: int) -> MemoryGroup | None:
+    def make(cls, name: str, memory_bytes: int) -> MemoryGroup | None:
         """None where no memory cgroup can be made."""
         for parent, limit, events in _parents():
-            folder = parent / f"openforgerl.{run_id}.{session_id}"
+            folder = parent / name
             try:
                 folder.mkdir(exist_ok=True)
                 (folder / limit).write_text(str(memory_bytes))
@@ -80,10 +81,16 @@ def _remove(folder: Path) -> bool:
     return True
 
 
-def leftovers(run_id: str) -> list[MemoryGroup]:
-    """Cgroups of a run's sandboxes, of live ones too."""
+def group_name(root: Path, run_id: str, session_id: str) -> str:
+    """Distinct for each folder of sandboxes, so that a sweep never takes another one's."""
+    return f"openforgerl.{hashlib.sha256(bytes(root)).hexdigest()[:8]}.{run_id}.{session_id}"
+
+
+def abandoned(root: Path, run_id: str) -> list[MemoryGroup]:
+    """Groups of a run whose sandbox has no folder any more."""
     return [
         MemoryGroup(folder, events)
         for parent, _, events in _parents()
-        for folder in sorted(parent.glob(f"openforgerl.{run_id}.*"))
+        for folder in sorted(parent.glob(group_name(root, run_id, "*")))
+        if not (root / run_id / folder.name.rpartition(".")[2]).exists()
     ]

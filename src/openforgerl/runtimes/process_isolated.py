@@ -15,9 +15,10 @@ from openforgerl.errors import ConfigError, SandboxError
 from openforgerl.records import LaunchPlan
 from openforgerl.runtimes.base import WORKSPACE, RuntimeLimits, SandboxSpec
 from openforgerl.runtimes.process_bwrap import SandboxUser, World, beneath, invocation
-from openforgerl.runtimes.process_cgroup import MemoryGroup
+from openforgerl.runtimes.process_cgroup import MemoryGroup, group_name
 from openforgerl.runtimes.process_folder import SandboxFolder, UserSlot
 from openforgerl.runtimes.process_net import PORT, Forwarder, listen_as_root, listen_as_user
+from openforgerl.runtimes.process_seccomp import filter_program
 from openforgerl.runtimes.process_tree import ProcessTree, TreeStart
 
 _ADVICE = "or set [runtime] unsafe = true"
@@ -44,14 +45,13 @@ class IsolatedPrograms:
         self._limits = limits
         self._target = spec.proxy_address
         self.proxy_url = f"http://127.0.0.1:{PORT}" if spec.proxy_address else ""
-        self._group = MemoryGroup.make(spec.run_id, spec.session_id, limits.memory_bytes)
+        self._group = MemoryGroup.make(group_name(root, spec.run_id, spec.session_id), limits.memory_bytes)
         self._slot = UserSlot(root, first_uid) if os.getuid() == 0 else None
         self._users = _users(self._slot)
 
     async def prepare(self, plan: LaunchPlan, user: Literal["agent", "grader"]) -> dict[str, Path]:
         """Hand the workspace to the one who runs; the folders that it may write, by their place in the sandbox."""
         who = self._users[user]
-        _check_mounts(plan)
         writable = {WORKSPACE: self._folder.workspace}
         if user == "grader":
             await self._folder.open_up()
@@ -67,7 +67,9 @@ class IsolatedPrograms:
 
     async def start(self, plan: LaunchPlan, user: Literal["agent", "grader"]) -> ProcessTree:
         writable = await self.prepare(plan, user)
-        world = World(user=self._users[user], limits=self._limits, writable=writable, plan=plan)
+        world = World(
+            user=self._users[user], limits=self._limits, writable=writable, plan=plan, seccomp=filter_program()
+        )
         made = invocation(self._bwrap, world, join=self._group.procs if self._group else None)
         return ProcessTree(
             TreeStart(
@@ -104,12 +106,6 @@ class IsolatedPrograms:
             await self._group.remove()
 
 
-def _check_mounts(plan: LaunchPlan) -> None:
-    for place, folder in plan.mounts.items():
-        if not folder.exists():
-            raise SandboxError(f"mount {place}: {folder} does not exist")
-
-
 def find_bwrap() -> str:
     path = shutil.which("bwrap")
     if path is None:
@@ -121,7 +117,8 @@ def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> str:
     """Run `true` as an agent would run; one line about the isolation. Raises ConfigError where it cannot be had."""
     uid = first_uid if os.getuid() == 0 else os.getuid()
     user = SandboxUser(name="agent", uid=uid, gid=uid if os.getuid() == 0 else os.getgid(), switch=os.getuid() == 0)
-    world = World(user=user, limits=limits, writable={WORKSPACE: root}, plan=LaunchPlan(argv=("/usr/bin/true",)))
+    world = World(user=user, limits=limits, writable={WORKSPACE: root}, plan=LaunchPlan(argv=("/usr/bin/true",)),
+                  seccomp=filter_program())  # fmt: skip
     made = invocation(bwrap, world)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -144,11 +141,15 @@ def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> str:
         why = end.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {end.returncode}"]
         raise ConfigError(f"bubblewrap cannot make a sandbox here ({why[0]}): allow user namespaces {_ADVICE}")
     users = "agent and grader are users of their own" if user.switch else "agent and grader share your user id"
-    return f"bubblewrap: own PID, IPC, mount, UTS and network namespaces, no capabilities; {users}; {_memory(limits)}"
+    calls = "filtered system calls" if filter_program() else "system calls are not filtered on this machine"
+    return (
+        "bubblewrap: own PID, IPC, mount, UTS and network namespaces, no capabilities; "
+        f"{users}; {calls}; {_memory(limits)}"
+    )
 
 
 def _memory(limits: RuntimeLimits) -> str:
-    group = MemoryGroup.make("probe", secrets.token_hex(4), limits.memory_bytes)
+    group = MemoryGroup.make(f"openforgerl.probe.{secrets.token_hex(4)}", limits.memory_bytes)
     if group is None:
         return "memory is not limited (no cgroup can be made here)"
     group.discard()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import os
 import socket
 import subprocess
@@ -16,18 +17,26 @@ import threading
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
+NS_GET_USERNS = 0xB701
 PORT = 8000
 """Of the listener; every sandbox has a network namespace of its own, so the port is free, and equal in all prompts."""
 
 
-def _enter(pid: int, name: str, kind: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+def _enter(pid: int, *, through_user: bool) -> None:
+    """Enter the network namespace of `pid`, as root or by way of the user namespace that owns it."""
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if libc.setns(descriptor, kind) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter the {name} namespace of process {pid}")
+        if through_user:
+            _set_namespace(fcntl.ioctl(network, NS_GET_USERNS), CLONE_NEWUSER)
+        _set_namespace(network, CLONE_NEWNET)
     finally:
-        os.close(descriptor)
+        os.close(network)
+
+
+def _set_namespace(descriptor: int, kind: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, kind) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter a namespace of the sandbox")
 
 
 def _listen() -> socket.socket:
@@ -45,7 +54,7 @@ def listen_as_root(pid: int) -> socket.socket:
 
     def enter_and_listen() -> None:
         try:
-            _enter(pid, "net", CLONE_NEWNET)
+            _enter(pid, through_user=False)
             made.append(_listen())
         except OSError as error:
             failed.append(error)
@@ -138,8 +147,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 def _main(pid: int) -> None:
-    _enter(pid, "user", CLONE_NEWUSER)
-    _enter(pid, "net", CLONE_NEWNET)
+    _enter(pid, through_user=True)
     with socket.socket(fileno=os.dup(0)) as back, _listen() as listener:
         socket.send_fds(back, [b"."], [listener.fileno()])
 

@@ -30,10 +30,16 @@ def _start(limit: int, argv: list[str]) -> int:
     os.dup2(nothing, 0)
     os.closerange(3, 256)
     try:
-        os.execvp(argv[0], argv)
+        os.execvpe(argv[0], argv, _environment())
     except OSError as error:
         os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
         os._exit(127)
+
+
+def _environment() -> dict[bytes, bytes]:
+    """As it was given: the interpreter adds to its own copy."""
+    with open("/proc/self/environ", "rb") as file:
+        return dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
 
 
 def _descendants() -> list[int]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from openforgerl.errors import SandboxError
-from openforgerl.runtimes.process_cgroup import leftovers
+from openforgerl.runtimes.process_cgroup import abandoned
 from openforgerl.runtimes.process_folder import dead_sandboxes, garbage, remove_tree
 
 MARK = "OPENFORGERL_SANDBOX"
@@ -27,7 +27,7 @@ async def sweep(root: Path, run_id: str) -> int:
     for path in garbage(root, run_id):
         await remove_tree(path)
         count += 1
-    for group in leftovers(run_id):
+    for group in abandoned(root, run_id):
         count += await group.remove()
     return count
 

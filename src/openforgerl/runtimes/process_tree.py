@@ -193,17 +193,17 @@ def _last_line(output: bytes) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-async def run_tool(*argv: str, deadline_s: float) -> None:
-    """Run a trusted system tool to its end. Raises SandboxError with its last line, or after the deadline."""
+async def run_tool(*argv: str, deadline_s: float) -> bytes:
+    """What a trusted system tool prints. Raises SandboxError with its complaint, or after the deadline."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
         raise SandboxError(f"cannot run {argv[0]}: {error}") from error
     try:
         async with asyncio.timeout(deadline_s):
-            _, complaint = await process.communicate()
+            answer, complaint = await process.communicate()
     except TimeoutError as error:
         raise SandboxError(f"{argv[0]} took longer than {deadline_s:.0f} s") from error
     finally:
@@ -212,3 +212,4 @@ async def run_tool(*argv: str, deadline_s: float) -> None:
             await to_its_end(asyncio.wait_for(process.wait(), _DRAIN_DEADLINE_S))
     if process.returncode:
         raise SandboxError(f"{argv[0]} failed: {_last_line(complaint)}")
+    return answer
