@@ -212,7 +212,7 @@ class Call:
         self._session.count("sampled_tokens", len(record.sampled_ids))
         for name, number in record.counters.items():
             self._session.count(name, number)
-        self._remember(record)
+        self._session.assembler.remember(record)
 
     async def _durably(self, write: Coroutine[object, object, None]) -> None:
         limit = self._parts.config.commit_timeout_s
@@ -274,7 +274,7 @@ class Call:
         if record is None or delivered == self._told:
             return
         self._told = delivered
-        self._remember(replace(record, delivered=delivered))
+        self._session.assembler.remember(replace(record, delivered=delivered))
         self._parts.spawn(self._session, self._deliver(delivered))
 
     async def _deliver(self, delivered: Delivered) -> None:
@@ -282,10 +282,6 @@ class Call:
             await self._durably(self._parts.store.deliver(self._intent.session_id, self._intent.call_id, delivered))
         except StoreError:
             self._session.count("deliveries_not_recorded")
-
-    def _remember(self, record: RecordedCall) -> None:
-        if record.sampled_ids:
-            self._session.assembler.remember(record)
 
 
 def _parser(template: Template, request: ModelRequest) -> AnswerParser:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -57,20 +57,19 @@ class Gateway:
         )
         self._live: dict[str, LiveSession] = {}
         self._past: OrderedDict[str, Mapping[str, int]] = OrderedDict()
-        self._group: asyncio.TaskGroup | None = None
-        self._stopping = False
+        self._running = False
+        self._work: set[asyncio.Task[None]] = set()
+        """Every task of the gateway: none of them raises, all of them have deadlines."""
         self._loading = asyncio.Lock()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Owns every task; on exit calls in flight are given up, recorded, and their sessions left open."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            try:
-                yield
-            finally:
-                await asyncio.shield(self.give_up())
-                self._group = None
+        self._running = True
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._end())
 
     async def open_session(self, session: Session, *, strip_system_lines: Sequence[str] | None = None) -> SessionAccess:
         """Durable on return. `strip_system_lines`: a rule of the harness; None: the proxy's. Raises StoreError."""
@@ -107,7 +106,7 @@ class Gateway:
 
     def answer(self, live: LiveSession, dialect: str, request: ModelRequest, headers: Mapping[str, str]) -> Feed:
         """A new sample, or an earlier call where this is its known retry. Raises AccessError, EngineAborted."""
-        if self._group is None or self._stopping:
+        if not self._running:
             raise EngineAborted(Stop.SHUTDOWN.value)
         digest, marks = digest_of(request), RetryMarks.of(headers)
         earlier = live.retries.earlier(digest, marks)
@@ -191,28 +190,29 @@ class Gateway:
         return sum(len(live.calls) for live in self._live.values())
 
     def _spawn(self, live: LiveSession, work: Coroutine[object, object, None]) -> None:
-        if self._group is None:
-            self.totals["deliveries_not_recorded"] += 1
-            return work.close()
-        task = self._group.create_task(work)
-        live.work.add(task)
-        task.add_done_callback(live.work.discard)
+        task = asyncio.create_task(work)
+        for owner in (live.work, self._work):
+            owner.add(task)
+            task.add_done_callback(owner.discard)
 
     async def _give_up(self, live: LiveSession, why: Stop) -> None:
         for call in tuple(live.calls):
             call.stop(why)
-        if live.work:
-            await asyncio.wait(tuple(live.work), timeout=self.config.close_timeout_s)
+        await _wait(live.work, self.config.close_timeout_s)
 
     async def give_up(self) -> None:
         """Answer no further call; what is in flight is recorded as far as it came."""
-        self._stopping = True
+        self._running = False
         for live in tuple(self._live.values()):
             for call in tuple(live.calls):
                 call.stop(Stop.SHUTDOWN)
-        work = [task for live in self._live.values() for task in live.work]
-        if work:
-            await asyncio.wait(work, timeout=self.config.close_timeout_s)
+        await _wait(self._work, self.config.close_timeout_s)
+
+    async def _end(self) -> None:
+        await self.give_up()
+        for task in self._work:
+            task.cancel()
+        await _wait(self._work, self.config.close_timeout_s)
 
     async def _close_expired(self) -> None:
         ending = Ending(ended_by=EndedBy.INFRA, reason="nobody closed the session before it expired")
@@ -227,3 +227,8 @@ class Gateway:
             return self.store.session(session_id).ending is not None
         except StoreError:
             return False
+
+
+async def _wait(tasks: Iterable[asyncio.Task[None]], timeout_s: float) -> None:
+    if left := tuple(tasks):
+        await asyncio.wait(left, timeout=timeout_s)
