@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from store_writer import call_of
 
+from openforgerl.errors import StoreError
 from openforgerl.records import Delivered
 from openforgerl.store import Store
 
@@ -30,6 +31,7 @@ def killed_while_recording(folder: Path, number: int, chance: random.Random) -> 
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         lines = [process.stdout.readline() for _ in range(chance.randrange(60))]
+        read_beside(folder, lines)
         try:
             process.wait(timeout=chance.random() * 0.01)
         except subprocess.TimeoutExpired:
@@ -37,6 +39,15 @@ def killed_while_recording(folder: Path, number: int, chance: random.Random) -> 
         lines += process.stdout.readlines()
     assert process.returncode == -9
     return Counter(line.split()[0] for line in lines if line.endswith("\n"))
+
+
+def read_beside(folder: Path, lines: list[str]) -> None:
+    """The writer lives in another process, and what it acknowledged is seen; a second writer is refused."""
+    reader = Store.open(folder, read_only=True)
+    check(reader, Counter(line.split()[0] for line in lines))
+    reader.close()
+    with pytest.raises(StoreError, match="is open in another process"):
+        Store.open(folder)
 
 
 def check(store: Store, acknowledged: Counter[str]) -> None:

@@ -168,3 +168,8 @@ def test_every_field_of_a_record_has_a_place_in_the_store() -> None:
     assert {field.name for field in fields(RecordedCall)} == columns | set(body)
     opened = encoding.from_json(encoding.session_to_json(Session(session_id="s1")))
     assert {field.name for field in fields(Session)} == {"session_id", "ending", "grade"} | set(opened)
+    call = ToolCall(id="i", name="n", arguments="a")
+    message = Message(role=Role.ASSISTANT, text="t", tool_calls=(call,), reasoning="r", tool_call_id="c", name="n")
+    assert {field.name for field in fields(Message)} == set(encoding.from_json(encoding.message_to_json(message)))
+    assert len(fields(ToolCall)) == 3
+    assert len(fields(ToolSpec)) == 2

@@ -187,7 +187,7 @@ class Store:
                 try:
                     return select(self._reader)
                 finally:
-                    self._reader.execute("COMMIT")
+                    self._reader.rollback()
             except sqlite3.Error as error:
                 raise StoreError(f"store {self.folder}: {error}") from error
 
