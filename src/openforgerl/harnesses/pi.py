@@ -47,7 +47,10 @@ class Pi:
                 "PI_OFFLINE": "1",
                 "PI_TELEMETRY": "0",
             },
-            files={f"{HOME}/.pi/agent/models.json": _provider(access)},
+            files={
+                f"{HOME}/.pi/agent/models.json": _provider(access),
+                f"{HOME}/.pi/agent/settings.json": _settings(access),
+            },
             mounts={"/opt/node": node_folder(cache), "/opt/pi": npm_install(cache, _PACKAGE, self.version)},
         )
 
@@ -70,3 +73,9 @@ def _provider(access: ModelAccess) -> bytes:
         "models": [model],
     }
     return json.dumps({"providers": {"policy": provider}}).encode()
+
+
+def _settings(access: ModelAccess) -> bytes:
+    """pi keeps 16,384 tokens free by default: with a smaller context it would summarise after every answer."""
+    compaction = {"enabled": True, "reserveTokens": access.max_tokens, "keepRecentTokens": access.context_length // 4}
+    return json.dumps({"compaction": compaction}).encode()
