@@ -56,11 +56,9 @@ def random_session(random: Random, *, most_calls: int = 9, offset: int = 0) -> R
 
 
 def reason_of(call: RecordedCall) -> MaskReason | None:
-    if call.completion in _ABORTED:
-        return _ABORTED[call.completion]
     used = call.sampling_used
     changed = used.top_p is not None or used.temperature == 0.0 or call.tool_choice not in ("auto", "none")
-    return MaskReason.CHANGED_DISTRIBUTION if changed else None
+    return MaskReason.CHANGED_DISTRIBUTION if changed else _ABORTED.get(call.completion)
 
 
 def expected_parent(calls: Sequence[RecordedCall], truth: dict[str, Truth], place: int) -> str | None:

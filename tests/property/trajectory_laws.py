@@ -53,8 +53,8 @@ def assert_owned_once(session: RandomSession, rows: tuple[TokenRow, ...]) -> Non
         assert row.policy_versions[part] == tuple(run.policy_version for run in call.versions for _ in range(run.count))
         (reason,) = set(row.mask_reasons[part])
         other_temperature = reason is MaskReason.CHANGED_DISTRIBUTION and row.temperature != heat(call)
-        assert reason is truth.reason or (truth.reason is None and other_temperature)
-        assert reason is not None or row.temperature == heat(call)
+        assert reason is truth.reason or other_temperature
+        assert reason is MaskReason.CHANGED_DISTRIBUTION or row.temperature == heat(call)
     assert sum(map(sum, (row.loss_mask for row in rows))) == sum(
         len(call.sampled_ids) for name, row in owned for call in session.calls
         if call.call_id == name and row.mask_reasons[len(session.truth[name].prompt)] is None
@@ -62,11 +62,13 @@ def assert_owned_once(session: RandomSession, rows: tuple[TokenRow, ...]) -> Non
 
 
 def assert_first_is_trained(session: RandomSession, rows: tuple[TokenRow, ...]) -> None:
-    """A call that may be trained is never masked for the temperature of one that may not."""
+    """A row's temperature is never that of a call that is masked, or was greedy, while another's would do."""
     for row in rows:
-        owned = [segment for segment in row.segments if segment.owned]
-        free = [segment for segment in owned if session.truth[segment.call_id].reason is None]
-        assert all(row.mask_reasons[segment.start] is None for segment in free[:1])
+        reason_of = {segment: session.truth[segment.call_id].reason for segment in row.segments if segment.owned}
+        free = [segment for segment, reason in reason_of.items() if reason is None]
+        unchanged = [segment for segment in reason_of if reason_of[segment] is not MaskReason.CHANGED_DISTRIBUTION]
+        for segment in (free or unchanged)[:1]:
+            assert row.mask_reasons[segment.start] is reason_of[segment]
 
 
 def heat(call: RecordedCall) -> float:

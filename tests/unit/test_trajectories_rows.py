@@ -98,6 +98,7 @@ def test_a_cut_turn_that_was_kept_is_context_and_its_own_row_is_masked() -> None
         ({"sampling_used": Sampling(temperature=0.0)}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "required"}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "bash"}, MaskReason.CHANGED_DISTRIBUTION),
+        ({"tool_choice": "bash", "completion": Completion.LATE}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "none"}, None),
         ({"sampling_used": Sampling(temperature=0.5)}, None),
         ({"sampling_used": Sampling()}, None),

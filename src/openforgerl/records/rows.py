@@ -25,7 +25,7 @@ class MaskReason(StrEnum):
     CALL_ERROR = "call_error"
     LATE = "late"
     CHANGED_DISTRIBUTION = "changed_distribution"
-    """Top-p, a grammar, a forced tool: the log-probs are not the policy's."""
+    """Top-p, a grammar, a forced tool, a temperature unlike its row's: the log-probs are not the policy's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Segment:
 class TokenRow:
     """One leaf of a session's trie, from the first prompt id to the leaf's last sampled id.
 
-    All per-token sequences have the length of `token_ids`; logprobs is 0.0 and policy_versions -1 where a token was
-    not sampled.
+    All per-token sequences have the length of `token_ids`; logprobs is 0.0 and policy_versions -1 exactly where a
+    token is context, one that another row owns included.
     """
 
     session_id: str
     branch: int
-    """Number of the leaf within its session, from 0 in the order of sampling."""
+    """Number of the leaf within its session, from 0 in the order in which the first call that it owns was sampled."""
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
     mask_reasons: tuple[MaskReason | None, ...]

@@ -110,18 +110,20 @@ def _segment_findings(row: TokenRow, segment: Segment, call: RecordedCall, whole
 
 def _mask_findings(row: TokenRow, segment: Segment, call: RecordedCall) -> Iterator[str]:
     part = slice(segment.start, segment.stop)
-    if len(set(row.mask_reasons[part])) > 1 or MaskReason.CONTEXT in row.mask_reasons[part]:
-        yield f"call {call.call_id} is owned, but its mask has not one reason: {set(row.mask_reasons[part])}"
-    if 1 in row.loss_mask[part] and not _may_be_trained(row, call):
-        yield f"call {call.call_id} ({call.completion}) is trained on a distribution or an answer that is not its own"
+    reasons = set(row.mask_reasons[part])
+    if len(reasons) > 1 or MaskReason.CONTEXT in reasons:
+        yield f"call {call.call_id} is owned, but its mask has not one reason: {reasons}"
+    if None in reasons and call.completion is not Completion.COMPLETE:
+        yield f"call {call.call_id} ({call.completion}) did not complete, but is trained"
+    if reasons - {MaskReason.CHANGED_DISTRIBUTION} and not _is_of_the_row(row, call):
+        yield f"call {call.call_id} was sampled from another distribution than its row says"
 
 
-def _may_be_trained(row: TokenRow, call: RecordedCall) -> bool:
+def _is_of_the_row(row: TokenRow, call: RecordedCall) -> bool:
     used = call.sampling_used
     asked = 1.0 if used.temperature is None else used.temperature
     own = asked == row.temperature > 0 and call.logprob_kind == row.logprob_kind
-    free = call.tool_choice in ("auto", "none") and not used.changes_distribution()
-    return own and free and call.completion is Completion.COMPLETE
+    return own and call.tool_choice in ("auto", "none") and not used.changes_distribution()
 
 
 def _context_of(row: TokenRow, start: int, stop: int) -> Iterator[str]:

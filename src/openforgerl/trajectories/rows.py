@@ -6,6 +6,7 @@ A row may be extended by later calls, and new ones may follow, but who owns what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from openforgerl.records import CallKind, Completion, MaskReason, RecordedCall, Segment, TokenRow
 from openforgerl.trajectories.kinds import kinds_of
@@ -38,16 +39,21 @@ def rows(calls: Sequence[RecordedCall]) -> tuple[TokenRow, ...]:
 
 
 def mask_reason(call: RecordedCall, kind: CallKind) -> MaskReason | None:
-    """Why a call's own tokens carry no loss, whatever their row; None where they do. The first reason that holds:
-    a side call, an answer that did not complete, a changed distribution (temperature 0 is one)."""
+    """Why a call's own tokens carry no loss, whatever their row; None where they do.
+
+    The first that holds: a changed distribution (it also says that the log-probs cannot be compared with a trainer's;
+    temperature 0 is one), a side call, an answer that did not complete.
+    """
+    if _is_changed(call):
+        return MaskReason.CHANGED_DISTRIBUTION
     if kind is CallKind.SIDE:
         return MaskReason.SIDE_CALL
-    if call.completion is not Completion.COMPLETE:
-        return _UNFINISHED[call.completion]
+    return _UNFINISHED.get(call.completion)
+
+
+def _is_changed(call: RecordedCall) -> bool:
     forced = call.tool_choice not in ("auto", "none")
-    if forced or call.sampling_used.changes_distribution() or temperature(call) <= 0.0:
-        return MaskReason.CHANGED_DISTRIBUTION
-    return None
+    return forced or call.sampling_used.changes_distribution() or temperature(call) <= 0.0
 
 
 def temperature(call: RecordedCall) -> float:
@@ -115,12 +121,14 @@ def _row(
 
 
 def _lead(owned: Sequence[RecordedCall], kind_of: Mapping[str, CallKind]) -> RecordedCall:
-    """Whose temperature and kind of log-probs the row has: the first call that it owns and trains, else the first."""
+    """Whose temperature and kind of log-probs the row has: the first call that it owns and trains, else the first
+    from an unchanged distribution, else the first."""
     trained = (call for call in owned if mask_reason(call, kind_of[call.call_id]) is None)
-    return next(trained, owned[0])
+    unchanged = (call for call in owned if not _is_changed(call))
+    return next(chain(trained, unchanged), owned[0])
 
 
 def _reason(call: RecordedCall, kind: CallKind, lead: RecordedCall) -> MaskReason | None:
     """A row has one distribution: a call that was sampled from another one is not trained in it."""
     alike = (temperature(call), call.logprob_kind) == (temperature(lead), lead.logprob_kind)
-    return mask_reason(call, kind) or (None if alike else MaskReason.CHANGED_DISTRIBUTION)
+    return mask_reason(call, kind) if alike else MaskReason.CHANGED_DISTRIBUTION
