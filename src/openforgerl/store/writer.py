@@ -45,6 +45,7 @@ class Writer:
     def submit(self, apply: Apply, *, durable: bool) -> Future[None]:
         """Queue a write; the future is done after the transaction that holds it. Raises StoreError when closed."""
         write = _Write(apply, durable)
+        write.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled: it will be written
         with self._gate:
             if self._closed:
                 raise StoreError(f"store {self._name} is closed")
