@@ -23,7 +23,8 @@ _TOKEN_FILE = "admin-token"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_serve(load_config(arguments.config, arguments.overrides), arguments.config.parent))
+    config = load_config(arguments.config, arguments.overrides)
+    return asyncio.run(_serve(config, arguments.config.parent))
 
 
 async def _serve(config: Config, own: Path) -> int:
@@ -34,20 +35,23 @@ async def _serve(config: Config, own: Path) -> int:
     async with AsyncExitStack() as stack:
         store = Store.open(config.store.folder)
         stack.push_async_callback(store.aclose)
-        token, where = admin_token(config.store.folder)
+        token, file = admin_token(config.store.folder)
         engine = build_engine(config, model, own)
         stack.push_async_callback(engine.aclose)
         gateway = Gateway(engine=engine, store=store, template=template, config=config.proxy)
         server = await stack.enter_async_context(serve(gateway, admin_token=token))
-        print(_welcome(server, model, store, where), flush=True)
+        print(_welcome(server, model, store, file), flush=True)
         await stopped.wait()
     return 0
 
 
-def admin_token(folder: Path) -> tuple[str, str]:
-    """The token and where a person finds it: the environment, or a fresh file that only this user reads."""
+def admin_token(folder: Path) -> tuple[str, Path | None]:
+    """The token and the file that holds it: a fresh one that only this user reads, or none where the environment says.
+
+    Raises ConfigError.
+    """
     if token := os.environ.get(TOKEN_VARIABLE):
-        return token, f"in ${TOKEN_VARIABLE}"
+        return token, None
     file, token = folder / _TOKEN_FILE, secrets.token_urlsafe(32)
     try:
         file.unlink(missing_ok=True)
@@ -55,15 +59,17 @@ def admin_token(folder: Path) -> tuple[str, str]:
             stream.write(token)
     except OSError as error:
         raise ConfigError(f"[store] folder: {file} cannot be written: {error.strerror}") from error
-    return token, f"in {file}"
+    return token, file
 
 
-def _welcome(server: ProxyServer, model: Path, store: Store, where: str) -> str:
+def _welcome(server: ProxyServer, model: Path, store: Store, file: Path | None) -> str:
+    # printf is the shell's own, so that the token is in no program's arguments.
+    shown = f'"$(cat {file})"' if file else f'"${TOKEN_VARIABLE}"'
     return "\n".join(
         [
             f"serving {model} at {server.url}",
             f"recording to {store.folder}",
-            f"admin token: {where}",
-            f"a session: curl -s -X POST -H 'Authorization: Bearer <admin token>' -d '{{}}' {server.url}/sessions",
+            f"admin token: in {file or f'${TOKEN_VARIABLE}'}",
+            f"a session: printf 'Authorization: Bearer %s' {shown} | curl -s -H @- -d '{{}}' {server.url}/sessions",
         ]
     )

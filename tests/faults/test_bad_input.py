@@ -1,0 +1,98 @@
+"""Bad input to `openforgerl train`: one line that names the field or the file, exit code 2, no run folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-P", "-c", "import sys; from openforgerl.cli.main import main; sys.exit(main())"]
+EXAMPLE = ROOT / "examples/shell_tasks"
+
+
+@dataclass
+class Bench:
+    folder: Path
+
+    def train(self, *overrides: str, text: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "run.toml").write_text(text)
+        argv = [*COMMAND, "train", "run.toml", "--run", "out"]
+        for override in overrides:
+            argv += ["--set", override]
+        known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENFORGERL_CACHE": str(self.folder / "cache"), **env}
+        return subprocess.run(argv, cwd=self.folder, env=known, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    shutil.copytree(ROOT / "tests/fixtures/tiny-chatml", tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    task = next((EXAMPLE / "train").iterdir())
+    shutil.copytree(task, tmp_path / "tasks" / "one")
+    shutil.copytree(task, tmp_path / "untested" / "one")
+    shutil.rmtree(tmp_path / "untested" / "one" / "tests")
+    (tmp_path / "empty").mkdir()
+    return Bench(tmp_path)
+
+
+GOOD = ("model.path=model", "tasks.train=tasks", "tasks.heldout=tasks", "harness.name=react")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("rollout.concurency=3", "[rollout] concurency is unknown: did you mean [rollout] concurrency?"),
+        ("harness.name=pie", "[harness] name = 'pie' is unknown: did you mean 'pi'?"),
+        ("tasks.grader=nobody:Nothing", "[tasks] grader = 'nobody:Nothing': there is no module nobody"),
+        ("engine.name=upstream", "[engine] name = 'upstream': only the local engine can be trained"),
+        ("tasks.train=none", "tasks folder none does not exist"),
+        ("tasks.train=empty", "empty holds no task"),
+        ("tasks.heldout=untested", "untested/one/tests/test.sh is missing"),
+        ("model.path=empty", "[model] path"),
+        ("model.template=none.jinja", "chat template none.jinja"),
+        ("trainer.lr=0", "[trainer] lr = 0: input should be greater than 0"),
+        ("harness.tools=['browser']", "[harness] tools"),
+    ],
+)
+def test_a_wrong_value_is_one_line(bench: Bench, changed: str, said: str) -> None:
+    done = bench.train(*GOOD, changed)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (bench.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[rollout\n", "run.toml is not TOML"),
+        ("", "[model] path"),
+        ("[model]\npath = 'model'\n", "[tasks] train is missing"),
+    ],
+)
+def test_a_wrong_file_is_one_line(bench: Bench, text: str, said: str) -> None:
+    done = bench.train(text=text)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_machine_without_bubblewrap_is_told_what_to_install(bench: Bench) -> None:
+    (bench.folder / "bin").mkdir()
+    done = bench.train(*GOOD, PATH=str(bench.folder / "bin"))
+    assert done.returncode == 2
+    assert "bubblewrap" in done.stderr
+    assert "unsafe" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_that_cannot_be_written_is_one_line(bench: Bench) -> None:
+    (bench.folder / "out").write_text("a file, not a folder")
+    done = bench.train(*GOOD)
+    assert done.returncode == 2
+    assert "--run out" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

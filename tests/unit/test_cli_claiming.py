@@ -1,0 +1,64 @@
+"""A run's folder is taken once, and gone on with under the same config only."""
+
+from pathlib import Path
+
+import pytest
+
+from openforgerl.cli.claiming import claim, run_id
+from openforgerl.cli.loading import build
+from openforgerl.errors import ConfigError
+from openforgerl.records import check_id
+from openforgerl.workflows.run_folder import Progress, RunFolder
+
+CONFIG = build({"trainer": {"lr": 1e-5}}, "test")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+def test_a_new_run_begins_and_is_gone_on_with(run: RunFolder) -> None:
+    assert claim(run, CONFIG, resume=False) == Progress()
+    run.commit(Progress(sft_steps=2, policy_version=2))
+    assert claim(run, CONFIG, resume=True).sft_steps == 2
+
+
+def test_a_run_is_not_begun_twice(run: RunFolder) -> None:
+    claim(run, CONFIG, resume=False)
+    with pytest.raises(ConfigError, match="--resume"):
+        claim(run, CONFIG, resume=False)
+
+
+def test_a_changed_field_stops_a_resume_and_is_named(run: RunFolder) -> None:
+    claim(run, CONFIG, resume=False)
+    changed = build({"trainer": {"lr": 2e-5}}, "test")
+    with pytest.raises(ConfigError, match=r"trainer\.lr = 1e-05, not 2e-05"):
+        claim(run, changed, resume=True)
+
+
+def test_places_may_change_between_resumes(run: RunFolder) -> None:
+    claim(run, CONFIG, resume=False)
+    moved = build({"trainer": {"lr": 1e-5}, "proxy": {"port": 1234}, "store": {"folder": "elsewhere"}}, "test")
+    assert claim(run, moved, resume=True) == Progress()
+
+
+def test_a_run_killed_before_its_first_commit_begins_anew(run: RunFolder) -> None:
+    run.create()
+    run.config.write_text("half a con")
+    assert claim(run, CONFIG, resume=True) == Progress()
+    assert claim(run, CONFIG, resume=True) == Progress()
+
+
+def test_a_resume_of_nothing_is_refused(run: RunFolder) -> None:
+    with pytest.raises(ConfigError, match="there is no folder"):
+        claim(run, CONFIG, resume=True)
+
+
+def test_run_ids_are_ids_and_differ_by_place(tmp_path: Path) -> None:
+    names = ["run", "My_Run.1", "ü" * 80, "x" * 80]
+    ids = [run_id(RunFolder(tmp_path / below / name)) for below in ("a", "b") for name in names]
+    for name in ids:
+        check_id("run_id", name)
+    assert len(set(ids)) == len(ids)
+    assert run_id(RunFolder(tmp_path / "run")) == run_id(RunFolder(tmp_path / "x" / ".." / "run"))
