@@ -14,8 +14,8 @@ export KMP_BLOCKTIME ?= 0
 setup: ## packages, model, node and pi; a second run takes a second
 	@$(PYTHON) scripts/setup.py
 
-train: setup ## CONFIG=examples/shell_tasks/train.toml
-	$(BIN)/openforgerl train $(CONFIG)
+train: setup ## CONFIG=..., ARGS="--set harness.name=react", ARGS="--run runs/X --resume"
+	$(BIN)/openforgerl train $(CONFIG) $(ARGS)
 
 test: setup ## all that needs no big environment
 	$(BIN)/pytest -m "not real" -rs
@@ -27,7 +27,7 @@ check: setup ## style, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	PYTHONPATH=src $(BIN)/lint-imports
+	PYTHONPATH=src $(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/architecture
 
 format:

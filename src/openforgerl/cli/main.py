@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openforgerl import __version__
+from openforgerl.cli.stopping import INTERRUPTED
 from openforgerl.errors import OpenForgeError
 
 USER_ERROR = 2
-INTERRUPTED = 130
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 

@@ -6,8 +6,9 @@ import asyncio
 import signal
 from collections.abc import Coroutine
 
+INTERRUPTED = 130
 TERMINATED = 143
-"""Exit code, as a shell reports an end by SIGTERM."""
+"""Exit codes, as a shell reports an end by SIGINT and by SIGTERM."""
 
 
 async def until_terminated(work: Coroutine[object, object, int]) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from openforgerl.cli.building import (
 from openforgerl.cli.claiming import claim, run_id
 from openforgerl.cli.config import Config
 from openforgerl.cli.loading import load_config
-from openforgerl.cli.stopping import until_terminated
+from openforgerl.cli.stopping import INTERRUPTED, until_terminated
 from openforgerl.cli.view import TerminalView
 from openforgerl.engines.base import Engine
 from openforgerl.engines.scripted import ScriptedEngine
@@ -85,7 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = RunFolder(arguments.run or Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     progress = claim(folder, config, resume=arguments.resume)
     settle_threads()
-    return asyncio.run(until_terminated(_train(plan, folder, progress)))
+    code = INTERRUPTED
+    with suppress(KeyboardInterrupt):
+        code = asyncio.run(until_terminated(_train(plan, folder, progress)))
+    if code:
+        print(f"stopped; the same command with --run {folder.root} --resume goes on", file=sys.stderr)
+    return code
 
 
 async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
