@@ -112,6 +112,12 @@ class World:
         await self.gateway.close_session(access.session_id, FINISHED)
         return self.store.calls(access.session_id)
 
+    async def connected(self, access: SessionAccess, clients: int) -> None:
+        """Wait until so many clients wait for an answer of the session."""
+        async with asyncio.timeout(10):
+            while self.gateway.status(access.session_id).clients_connected != clients:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     async def recorded(self, session_id: str, count: int) -> tuple[RecordedCall, ...]:
         """Wait until so many calls are committed."""
         async with asyncio.timeout(10):
@@ -121,9 +127,11 @@ class World:
 
 
 @asynccontextmanager
-async def proxy(folder: Path, script: Script, *, context_length: int = 8192, **config: Any) -> AsyncIterator[World]:
+async def proxy(
+    folder: Path, script: Script, *, context_length: int = 8192, store_class: type[Store] = Store, **config: Any
+) -> AsyncIterator[World]:
     engine = ScriptedEngine(script, template().codec, context_length=context_length)
-    store = Store.open(folder / "store")
+    store = store_class.open(folder / "store")
     gateway = Gateway(engine=engine, store=store, template=template(), config=ProxyConfig(**config))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.aclose)

@@ -87,7 +87,7 @@ class Call:
         self._parts = parts
         self._session = session
         self._intent = intent
-        self._broadcast = Broadcast(on_end=self._terminal_written, on_empty=self._clients_gone)
+        self._broadcast = Broadcast(on_end=self._terminal_written, on_left=self._client_left)
         self._record: RecordedCall | None = None
         self._told = Delivered(state="unknown")
         self._stop: Stop | None = None
@@ -95,6 +95,7 @@ class Call:
         self._sampled = False
 
     def attach(self, *, retry: bool = False) -> Feed:
+        self._session.clients += 1
         return self._broadcast.attach(retry=retry)
 
     def stop(self, why: Stop) -> None:
@@ -259,6 +260,11 @@ class Call:
             self.lost = False
             self.retried = self.retried or feed.retry
             self._learn()
+
+    def _client_left(self) -> None:
+        self._session.clients -= 1
+        if self._broadcast.abandoned:
+            self._clients_gone()
 
     def _clients_gone(self) -> None:
         self.stop(Stop.CLIENT_GONE)

@@ -82,9 +82,9 @@ class Feed:
 class Broadcast:
     """The event stream of one call: kept, so that a known retry gets what the first client got."""
 
-    def __init__(self, *, on_end: Callable[[Feed], None], on_empty: Callable[[], None]) -> None:
+    def __init__(self, *, on_end: Callable[[Feed], None], on_left: Callable[[], None]) -> None:
         self._on_end = on_end
-        self._on_empty = on_empty
+        self._on_left = on_left
         self._batches: list[Batch] = []
         self._feeds: set[Feed] = set()
         self._shown = 0
@@ -139,8 +139,7 @@ class Broadcast:
     def leave(self, feed: Feed) -> None:
         self._uncertain = self._uncertain or (feed.uncertain and not feed.ended)
         self._feeds.discard(feed)
-        if not self._feeds:
-            self._on_empty()
+        self._on_left()
 
     def compact(self) -> None:
         """A finished stream needs no more than one batch."""

@@ -169,7 +169,8 @@ class Gateway:
         counters = self._past.get(session_id)
         if counters is None:
             counters = Counter(call.completion.value for call in self.store.calls(session_id))
-        return SessionStatus(session=self.store.session(session_id), calls_in_flight=0, counters=counters)
+        session = self.store.session(session_id)
+        return SessionStatus(session=session, calls_in_flight=0, clients_connected=0, counters=counters)
 
     async def load_weights(self, folder: Path, policy_version: int) -> None:
         """One update at a time. Raises EngineError."""

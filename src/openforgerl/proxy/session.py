@@ -24,6 +24,9 @@ class SessionStatus:
 
     session: Session
     calls_in_flight: int
+    """Not committed yet."""
+    clients_connected: int
+    """That wait for the rest of an answer."""
     counters: Mapping[str, int]
 
 
@@ -44,6 +47,7 @@ class LiveSession:
     """Not committed yet."""
     work: set[asyncio.Task[None]] = field(default_factory=set)
     """Tasks that still write something of this session."""
+    clients: int = 0
     closed: bool = False
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_index: int = 0
@@ -73,7 +77,12 @@ class LiveSession:
         self.count("calls")
 
     def status(self) -> SessionStatus:
-        return SessionStatus(session=self.session, calls_in_flight=len(self.calls), counters=dict(self.counters))
+        return SessionStatus(
+            session=self.session,
+            calls_in_flight=len(self.calls),
+            clients_connected=self.clients,
+            counters=dict(self.counters),
+        )
 
 
 def session_over(session_id: str) -> AccessError:
