@@ -146,32 +146,6 @@ def make_folder(draw: Draw) -> Task:
     return Task(instruction=f"Make a folder named {folder}.", solution=f"mkdir {folder}", checks=(is_folder(folder),))
 
 
-def nested_folder(draw: Draw) -> Task:
-    outer, inner = draw.folders(2)
-    return Task(
-        instruction=f"Make a folder {outer} with a folder {inner} inside.",
-        solution=f"mkdir -p {outer}/{inner}",
-        checks=(is_folder(f"{outer}/{inner}"),),
-    )
-
-
-def move_into(draw: Draw) -> Task:
-    (source, other), (folder,), text = draw.files(2), draw.folders(1), draw.text()
-    return Task(
-        instruction=f"Move {source} into the folder {folder}.",
-        solution=f"mv {source} {folder}/",
-        checks=(is_absent(source), has_text(f"{folder}/{source}", text)),
-        files={source: text, f"{folder}/{other}": draw.text()},
-    )
-
-
-def empty_file(draw: Draw) -> Task:
-    (target,) = draw.files(1, ".md")
-    return Task(
-        instruction=f"Create an empty file named {target}.", solution=f"touch {target}", checks=(has_text(target, ""),)
-    )
-
-
 def count_lines(draw: Draw) -> Task:
     (source, target), text = draw.files(2), draw.text()
     return Task(
@@ -192,16 +166,6 @@ def first_line(draw: Draw) -> Task:
     )
 
 
-def last_line(draw: Draw) -> Task:
-    (source, target), text = draw.files(2), draw.text()
-    return Task(
-        instruction=f"Write the last line of {source} to {target}.",
-        solution=f"tail -n 1 {source} > {target}",
-        checks=(has_text(target, text.splitlines()[-1]),),
-        files={source: text},
-    )
-
-
 def sort_lines(draw: Draw) -> Task:
     (source, target), names = draw.files(2), draw.names(6)
     return Task(
@@ -209,47 +173,6 @@ def sort_lines(draw: Draw) -> Task:
         solution=f"sort {source} > {target}",
         checks=(has_text(target, lines(sorted(names))),),
         files={source: lines(names)},
-    )
-
-
-def reverse_lines(draw: Draw) -> Task:
-    (source, target), names = draw.files(2), draw.names(5)
-    return Task(
-        instruction=f"Write the lines of {source} in reverse order to {target}.",
-        solution=f"tac {source} > {target}",
-        checks=(has_text(target, lines(names[::-1])),),
-        files={source: lines(names)},
-    )
-
-
-def unique_lines(draw: Draw) -> Task:
-    (source, target), names = draw.files(2), draw.names(4)
-    return Task(
-        instruction=f"Write the sorted unique lines of {source} to {target}.",
-        solution=f"sort -u {source} > {target}",
-        checks=(has_text(target, lines(sorted(names))),),
-        files={source: lines(draw.rng.sample(names * 2, 8))},
-    )
-
-
-def join_files(draw: Draw) -> Task:
-    (first, second, target), head, tail = draw.files(3), draw.text(), draw.text()
-    return Task(
-        instruction=f"Join {first} and {second} into {target}.",
-        solution=f"cat {first} {second} > {target}",
-        checks=(has_text(target, head + tail),),
-        files={first: head, second: tail},
-    )
-
-
-def matching_lines(draw: Draw) -> Task:
-    (source, target), people = draw.files(2), draw.names(2)
-    log = [f"{draw.rng.choice(people)} {word}" for word in draw.words(7)] + [f"{person} end" for person in people]
-    return Task(
-        instruction=f"Write the lines of {source} that contain {people[0]} to {target}.",
-        solution=f"grep {people[0]} {source} > {target}",
-        checks=(has_text(target, lines([line for line in log if people[0] in line])),),
-        files={source: lines(log)},
     )
 
 
@@ -263,55 +186,26 @@ def upper_case(draw: Draw) -> Task:
     )
 
 
-def replace_word(draw: Draw) -> Task:
-    (target,), (old, new, *rest) = draw.files(1), draw.words(5)
-    text = lines(f"{draw.rng.choice(rest)} {old} {draw.rng.choice(rest)}" for _ in range(4))
-    return Task(
-        instruction=f"Replace {old} with {new} in {target}.",
-        solution=f"sed -i 's/{old}/{new}/g' {target}",
-        checks=(has_text(target, text.replace(old, new)),),
-        files={target: text},
-    )
-
-
-def list_folder(draw: Draw) -> Task:
-    names, (folder,) = sorted(draw.files(4)), draw.folders(1)
-    target = names.pop()
-    return Task(
-        instruction=f"Write the names of the files in {folder} to {target}.",
-        solution=f"ls {folder} > {target}",
-        checks=(has_text(target, lines(names)),),
-        files={f"{folder}/{name}": draw.text() for name in names},
-    )
-
-
-def add_numbers(draw: Draw) -> Task:
-    (target,), first, second = draw.files(1), draw.rng.randint(11, 99), draw.rng.randint(11, 99)
-    return Task(
-        instruction=f"Write the sum of {first} and {second} to {target}.",
-        solution=f"echo $(({first} + {second})) > {target}",
-        checks=(has_text(target, str(first + second)),),
-    )
-
-
 FAMILIES: dict[str, Callable[[Draw], Task]] = {
     family.__name__.replace("_", "-"): family
     for family in (
-        write_line, append_line, copy_file, rename_file, delete_file, make_folder, nested_folder, move_into,
-        empty_file, count_lines, first_line, last_line, sort_lines, reverse_lines, unique_lines, join_files,
-        matching_lines, upper_case, replace_word, list_folder, add_numbers,
+        copy_file, rename_file, delete_file, make_folder, write_line, append_line, sort_lines, count_lines,
+        first_line, upper_case,
     )
 }  # fmt: skip
-COUNTS = {"train": 2, "heldout": 1}
+COUNTS = {"train": 4, "heldout": 2}
 
 
 def make_tasks(split: str, count: int) -> dict[str, Task]:
     """Returns the tasks of a split by id, `count` of each family."""
-    tasks = {}
+    tasks: dict[str, Task] = {}
     for name, family in FAMILIES.items():
         for index in range(1, count + 1):
             task_id = f"{name}-{split}-{index}"
-            tasks[task_id] = family(Draw(split=split, rng=random.Random(task_id)))
+            rng = random.Random(task_id)
+            while (task := family(Draw(split=split, rng=rng))).instruction in {t.instruction for t in tasks.values()}:
+                pass
+            tasks[task_id] = task
     return tasks
 
 

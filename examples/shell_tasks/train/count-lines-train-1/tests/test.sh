@@ -35,7 +35,5 @@ is_folder() { plain "$1"; [ -d "$1" ] || fail "$1 is no folder"; }
 
 is_absent() { [ -e "$1" ] || [ -L "$1" ] || return 0; fail "$1 is still there"; }
 
-is_executable() { plain "$1"; [ -f "$1" ] && [ -n "$(/usr/bin/find "$1" -perm -u+x)" ] || fail "$1 is not executable"; }
-
 has_text /workspace/diary.txt 6
 echo 1 >"$reward"

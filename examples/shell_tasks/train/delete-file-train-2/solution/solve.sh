@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-rm agenda.log
+rm tasks.log

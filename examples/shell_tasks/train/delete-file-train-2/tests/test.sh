@@ -35,12 +35,9 @@ is_folder() { plain "$1"; [ -d "$1" ] || fail "$1 is no folder"; }
 
 is_absent() { [ -e "$1" ] || [ -L "$1" ] || return 0; fail "$1 is still there"; }
 
-is_executable() { plain "$1"; [ -f "$1" ] && [ -n "$(/usr/bin/find "$1" -perm -u+x)" ] || fail "$1 is not executable"; }
-
-is_absent /workspace/agenda.log
-has_text /workspace/diary.log 'tree quick small
-red boat small
-boat fox small
-tree sky old
-bread house warm'
+is_absent /workspace/tasks.log
+has_text /workspace/survey.log 'boat quick fox
+fox boat tree
+sky bright green
+bright green river'
 echo 1 >"$reward"

@@ -1,3 +1,0 @@
-#!/bin/bash
-cd /workspace || exit 1
-echo $((61 + 65)) > journal.txt

@@ -1,3 +1,0 @@
-#!/bin/bash
-cd /workspace || exit 1
-tail -n 1 novel.txt > invoice.txt

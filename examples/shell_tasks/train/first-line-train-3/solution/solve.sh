@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+head -n 1 letter.txt > agenda.txt

@@ -1,3 +1,0 @@
-#!/bin/bash
-cd /workspace || exit 1
-sort -u notes.txt > menu.txt

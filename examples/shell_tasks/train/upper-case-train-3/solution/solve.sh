@@ -1,0 +1,3 @@
+#!/bin/bash
+cd /workspace || exit 1
+tr a-z A-Z < draft.txt > notes.txt
