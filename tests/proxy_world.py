@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 from openai import AsyncOpenAI
@@ -50,6 +50,23 @@ def odd_ids(text: str, *, ends_turn: bool = True) -> tuple[int, ...]:
 
 def odd(text: str) -> ScriptedAnswer:
     return ScriptedAnswer(ids=odd_ids(text), chunk_sizes=(3,))
+
+
+class Gate(asyncio.Event):
+    """A gate that says when the engine stands before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.reached.set()
+        return await super().wait()
+
+    async def stood_before(self) -> None:
+        """The engine waits, and what it gave so far has been passed on."""
+        await asyncio.wait_for(self.reached.wait(), 10)
+        await asyncio.sleep(0.05)
 
 
 def call_text(arguments: str = '{"command": "ls"}', name: str = "bash") -> str:

@@ -15,7 +15,7 @@ from openforgerl.errors import AccessError, DialectError, OpenForgeError, StoreE
 from openforgerl.proxy.access import key_hash, opens
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.metrics import CONTENT_TYPE, prometheus_text
-from openforgerl.records import EndedBy, Ending, Grade, Sampling, Session
+from openforgerl.records import EndedBy, Ending, Grade, Sampling, Session, check_id
 from openforgerl.trajectories import rows
 
 _MAX_BODY_BYTES = 1 << 20
@@ -24,7 +24,7 @@ Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class SamplingPins(_Body):
@@ -121,6 +121,9 @@ class Control:
     async def _open(self, request: web.Request) -> web.StreamResponse:
         body = await _read(request, OpenSession)
         session = _session(body)
+        if self._exists(session.session_id):
+            message = f"session {session.session_id} exists already: raise attempt for another try of this rollout"
+            raise DialectError(message, http_status=409, code="session_exists")
         access = await self._gateway.open_session(session, strip_system_lines=body.strip_system_lines)
         base = f"{self.url}/s/{access.session_id}"
         urls = {"openai": f"{base}/v1", "anthropic": base, "gemini": base}
@@ -159,12 +162,16 @@ class Control:
         await self._gateway.load_weights(body.folder, body.policy_version)
         return _json({"policy_version": self._gateway.engine.policy_version})
 
+    def _exists(self, session_id: str) -> bool:
+        try:
+            return bool(self._gateway.store.session(session_id))
+        except StoreError:
+            return False
+
     def _known(self, request: web.Request) -> str:
         session_id = request.match_info["id"]
-        try:
-            self._gateway.store.session(session_id)
-        except StoreError:
-            raise DialectError(f"there is no session {session_id}", http_status=404, code="unknown_session") from None
+        if not self._exists(session_id):
+            raise DialectError(f"there is no session {session_id}", http_status=404, code="unknown_session")
         return session_id
 
     def _sealed(self, request: web.Request) -> str:
@@ -189,6 +196,7 @@ async def _read(request: web.Request, model: type[B]) -> B:
 def _session(body: OpenSession) -> Session:
     session_id = f"{body.rollout_id}-a{body.attempt}" if body.rollout_id else f"s-{secrets.token_hex(8)}"
     try:
+        check_id("rollout_id", body.rollout_id or "none")
         return Session(
             session_id=session_id,
             task_id=body.task_id,

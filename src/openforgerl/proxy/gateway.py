@@ -50,7 +50,7 @@ class Gateway:
         self.store = store
         self.engine = engine
         self.totals: Counter[str] = Counter()
-        self._template = template
+        self.template = template
         self._clock = clock
         self._parts = Parts(
             engine=engine, store=store, template=template, config=config, clock=clock, spawn=self._spawn
@@ -82,7 +82,7 @@ class Gateway:
             session=session,
             key_hash=key_hash(key),
             assembler=Assembler(
-                self._template,
+                self.template,
                 strip_system_lines=self.config.strip_system_lines if strip_system_lines is None else strip_system_lines,
                 history_reasoning=self.config.history_reasoning,
             ),
@@ -148,6 +148,7 @@ class Gateway:
             if session_id not in self._live:
                 return
             await self._give_up(live, Stop.SESSION_CLOSED)
+            live.sealed = True
             await self.store.seal(session_id, ending)
             del self._live[session_id]
             self.totals["sessions_closed"] += 1

@@ -37,15 +37,19 @@ class ProxyServer:
 
 @asynccontextmanager
 async def serve(
-    gateway: Gateway, *, admin_token: str, dialects: Sequence[Dialect] = (ChatDialect(),)
+    gateway: Gateway, *, admin_token: str, dialects: Sequence[Dialect] | None = None
 ) -> AsyncIterator[ProxyServer]:
-    """Listens while entered. Raises ConfigError where the address is taken or the token is empty."""
+    """Listens while entered. Raises ConfigError where the address is taken or the token is empty.
+
+    The first dialect that claims a request answers it; by default there is Chat Completions only.
+    """
     if not admin_token:
         raise ConfigError("the admin token is empty: set one, it opens the control API")
+    spoken = dialects or (ChatDialect(model_name=gateway.config.model_name),)
     control = Control(gateway, admin_token)
     app = web.Application(client_max_size=gateway.config.max_body_bytes)
     app.add_routes(control.routes())
-    app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, dialects).answer)
+    app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, spoken).answer)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     listener = _listen(gateway.config.host, gateway.config.port)
     async with gateway.running():

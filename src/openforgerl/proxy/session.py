@@ -49,6 +49,9 @@ class LiveSession:
     """Tasks that still write something of this session."""
     clients: int = 0
     closed: bool = False
+    """The key is dead."""
+    sealed: bool = False
+    """The ending is being recorded: what is committed from now on is late."""
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_index: int = 0
 
