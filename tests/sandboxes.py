@@ -17,7 +17,10 @@ from openforgerl.runtimes.process import ProcessRuntime, ProcessRuntimeConfig
 from openforgerl.runtimes.process_sweep import MARK
 
 AS_ROOT = os.getuid() == 0
-RUN_ID = "run-1"
+RUN_ID = f"run-{os.getpid()}"
+"""Of this test process: others may run beside it."""
+FIND = r"find / \( -path /proc -o -path /usr -o -path /etc \) -prune -o"
+"""Shell: all that a sandbox can see beside the system; a test goes on with what it looks for and -print."""
 _SLOT_IDS = 20_000
 
 
@@ -51,6 +54,15 @@ class Machine:
             return any(item.startswith(mark) for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
         except OSError:
             return False
+
+    def proc_files(self, name: str) -> dict[int, bytes]:
+        """/proc/<pid>/<name> of each live process of the sandboxes."""
+        return {pid: Path(f"/proc/{pid}/{name}").read_bytes() for pid in self.processes()}
+
+    def files_with(self, text: str) -> list[str]:
+        """Files of this machine under the root of the sandboxes that hold this text."""
+        paths = (path for path in self.root.rglob("*") if path.is_file())
+        return [str(path) for path in paths if text in path.read_text(errors="replace")]
 
     def leftovers(self) -> list[str]:
         """Processes, folders, mounts and cgroups that should be gone."""

@@ -13,7 +13,7 @@ import pytest
 from openforgerl.errors import SandboxError
 from openforgerl.records import LaunchPlan
 from openforgerl.runtimes.base import EndCause
-from sandboxes import AS_ROOT, Machine, bash, connect, echo_proxy, run, said, spec
+from sandboxes import AS_ROOT, RUN_ID, Machine, bash, connect, echo_proxy, run, said, spec
 
 CLIENT = """
 import os, socket, sys, urllib.parse
@@ -290,9 +290,9 @@ async def test_a_sweep_spares_what_is_alive(machine: Machine) -> None:
     async with echo_proxy() as proxy, machine.runtime.sandbox(spec(proxy_address=proxy.address)) as box:
         running = asyncio.create_task(run(box, f"{connect(box)}; sleep 0.2; echo unharmed"))
         await proxy.connected.wait()
-        assert await machine.runtime.sweep("run-1") == 0
+        assert await machine.runtime.sweep(RUN_ID) == 0
         assert (await running).output == b"unharmed\n"
-    assert await machine.runtime.sweep("run-1") == 0
+    assert await machine.runtime.sweep(RUN_ID) == 0
 
 
 async def test_only_the_unsafe_member_calls_itself_unsafe(machine: Machine) -> None:

@@ -71,6 +71,12 @@ class ProcessSandbox:
         self.proxy_url = programs.proxy_url
 
     async def run(self, plan: LaunchPlan, *, user: Literal["agent", "grader"]) -> RunEnd:
+        try:
+            return await self._run(plan, user)
+        except OSError as error:
+            raise SandboxError(f"cannot run {plan.argv[0]}: {error}") from error
+
+    async def _run(self, plan: LaunchPlan, user: Literal["agent", "grader"]) -> RunEnd:
         async with self._turn:
             kills = self._programs.out_of_memory_kills()
             _check_mounts(plan)
@@ -85,9 +91,7 @@ class ProcessSandbox:
                 cause = EndCause.OOM
             return _end(tree, cause, code, time.monotonic() - begun)
 
-    async def _to_the_end(
-        self, tree: ProcessTree, deadline_s: float, *, networked: bool
-    ) -> tuple[EndCause, int]:  # fmt: skip
+    async def _to_the_end(self, tree: ProcessTree, deadline_s: float, *, networked: bool) -> tuple[EndCause, int]:
         forwarder = await self._programs.connect(tree) if networked else None
         try:
             await tree.release()
@@ -142,6 +146,8 @@ class ProcessRuntime:
         self._root = config.root or Path(tempfile.gettempdir()) / f"openforgerl-{os.getuid()}"
         own_root(self._root)
         self.isolation = ISOLATION
+        self.removals_left = 0
+        """Sandboxes whose files took too long to remove and wait for the next sweep."""
         if not config.unsafe:
             self._bwrap = find_bwrap()
             self.isolation = probe(self._bwrap, self._root, config.limits, config.first_uid)
@@ -154,11 +160,14 @@ class ProcessRuntime:
         folder = SandboxFolder(self._root, spec.run_id, spec.session_id)
         programs: Programs | None = None
         try:
-            await folder.fill(spec.workspace)
-            programs = self._programs(folder, spec)
+            try:
+                await folder.fill(spec.workspace)
+                programs = self._programs(folder, spec)
+            except OSError as error:
+                raise SandboxError(f"cannot make a sandbox: {error}") from error
             yield ProcessSandbox(folder, programs, self._config.limits)
         finally:
-            await to_its_end(_remove(folder, programs))
+            await to_its_end(self._remove(folder, programs))
 
     def _programs(self, folder: SandboxFolder, spec: SandboxSpec) -> Programs:
         config = self._config
@@ -167,14 +176,14 @@ class ProcessRuntime:
         mark = {MARK: f"{spec.run_id}/{spec.session_id}"}
         return IsolatedPrograms(self._bwrap, mark, folder, spec, config.limits, config.first_uid, self._root)
 
+    async def _remove(self, folder: SandboxFolder, programs: Programs | None) -> None:
+        try:
+            if programs is not None:
+                await programs.close()
+        finally:
+            if not await folder.remove():
+                self.removals_left += 1
+
     async def sweep(self, run_id: str) -> int:
         check_id("run_id", run_id)
         return await sweep(self._root, run_id)
-
-
-async def _remove(folder: SandboxFolder, programs: Programs | None) -> None:
-    try:
-        if programs is not None:
-            await programs.close()
-    finally:
-        await folder.remove()

@@ -72,6 +72,18 @@ def environment(plan: LaunchPlan, user: SandboxUser) -> dict[str, str]:
 def invocation(bwrap: str, world: World, *, join: Path | None = None) -> Invocation:
     """The bwrap command of one program; it first writes itself into the `procs` file `join` of a cgroup."""
     made = Invocation(argv=[])
+    try:
+        _fill(made, bwrap, world, join)
+    except OSError:
+        for descriptor in made.descriptors:
+            os.close(descriptor)
+        if made.info >= 0:
+            os.close(made.info)
+        raise
+    return made
+
+
+def _fill(made: Invocation, bwrap: str, world: World, join: Path | None) -> None:
     info_read, info_write = os.pipe()
     made.info = info_read
     made.descriptors.append(info_write)
@@ -84,7 +96,6 @@ def invocation(bwrap: str, world: World, *, join: Path | None = None) -> Invocat
     arguments = _keep(made, b"".join(os.fsencode(option) + b"\0" for option in options), "arguments")
     made.argv = [*_joining(join), bwrap, "--args", arguments, "--", "/bin/sh", "-c", _prelude(world), "sh"]
     made.argv += [*_limited(world.limits, world.user), *world.plan.argv]
-    return made
 
 
 def _keep(made: Invocation, content: bytes, name: str) -> str:
@@ -172,7 +183,7 @@ def _prelude(world: World) -> str:
         own = f"/usr/bin/chown -h {world.user.uid}:{world.user.gid} -- {shlex.join(_owned(world))} || exit 125; "
     return (
         f"{own}echo ready >&0; read -r go || exit 125; "
-        'echo 500 >/proc/self/oom_score_adj; exec "$@" </dev/null'
+        '{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@" </dev/null'
     )  # fmt: skip
 
 

@@ -12,15 +12,18 @@ import random
 import secrets
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from openforgerl.errors import ConfigError, SandboxError
 from openforgerl.runtimes.base import WORKSPACE
+from openforgerl.runtimes.process_history import forget_other_commits
 from openforgerl.runtimes.process_tree import run_tool
 
 TOOL_DEADLINE_S = 120.0
+REMOVAL_DEADLINE_S = 20.0
 _SLOTS = 10_000
 
 
@@ -109,6 +112,7 @@ class SandboxFolder:
         if workspace is not None:
             await run_tool("cp", "-a", "--no-preserve=ownership", f"{workspace}/.", str(self.workspace),
                            deadline_s=TOOL_DEADLINE_S)  # fmt: skip
+            await forget_other_commits(self.workspace, deadline_s=TOOL_DEADLINE_S)
 
     async def fresh_verifier_logs(self) -> Path:
         folder = self.logs / "verifier"
@@ -127,7 +131,10 @@ class SandboxFolder:
     def write(self, path: str, content: bytes, uid: int) -> None:
         """A new file of `uid` alone under /workspace, with the folders on its way. Raises SandboxError."""
         try:
-            _write_beneath(self.workspace, PurePosixPath(path).relative_to(WORKSPACE).parts, content, uid)
+            place = PurePosixPath(path).relative_to(WORKSPACE).parts
+            if ".." in place or not place:
+                raise ValueError("not a path below the workspace")
+            _write_beneath(self.workspace, place, content, uid)
         except (OSError, ValueError) as error:
             raise SandboxError(f"cannot write the plan's file {path}: {error}") from error
 
@@ -138,15 +145,22 @@ class SandboxFolder:
             return None
         return _read_beneath(self.path, place, cap_bytes)
 
-    async def remove(self) -> None:
-        """Out of sight at once, then removed, so that a slow removal is no half sandbox."""
+    async def remove(self) -> bool:
+        """Out of sight at once, then removed; false where that takes too long and is left to the next sweep.
+
+        What an agent made must not be able to hold up, or to spoil, a session that has ended.
+        """
         garbage = self._root / ".gone" / f"{self.path.parent.name}.{self.path.name}.{secrets.token_hex(4)}"
         with _locked(self._root):
             garbage.parent.mkdir(mode=0o700, exist_ok=True)
             self.path.rename(garbage)
             os.close(self._lock)
             _remove_if_empty(self.path.parent)
-        await remove_tree(garbage)
+        try:
+            await remove_tree(garbage, deadline_s=REMOVAL_DEADLINE_S)
+        except SandboxError:
+            return False
+        return True
 
 
 def _read_beneath(base: Path, place: tuple[str, ...], cap_bytes: int) -> bytes | None:
@@ -189,13 +203,18 @@ def _write_beneath(base: Path, place: tuple[str, ...], content: bytes, uid: int)
         os.close(folder)
 
 
-async def remove_tree(path: Path) -> None:
-    """Remove a tree of any depth and any modes without following links."""
+async def remove_tree(path: Path, *, deadline_s: float = TOOL_DEADLINE_S) -> None:
+    """Remove a tree of any depth and any modes without following links. Raises SandboxError."""
+    remove = ("rm", "-rf", "--one-file-system", "--", str(path))
+    ends = time.monotonic() + deadline_s
     try:
-        await run_tool("rm", "-rf", "--one-file-system", "--", str(path), deadline_s=TOOL_DEADLINE_S)
+        await run_tool(*remove, deadline_s=deadline_s)
     except SandboxError:
-        await run_tool("chmod", "-R", "u+rwX", str(path), deadline_s=TOOL_DEADLINE_S)
-        await run_tool("rm", "-rf", "--one-file-system", "--", str(path), deadline_s=TOOL_DEADLINE_S)
+        left_s = ends - time.monotonic()
+        if left_s <= 0:
+            raise
+        await run_tool("chmod", "-R", "u+rwX", str(path), deadline_s=left_s)
+        await run_tool(*remove, deadline_s=left_s)
 
 
 def _remove_if_empty(folder: Path) -> None:

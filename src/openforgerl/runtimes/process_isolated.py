@@ -52,6 +52,8 @@ class IsolatedPrograms:
     async def prepare(self, plan: LaunchPlan, user: Literal["agent", "grader"]) -> dict[str, Path]:
         """Hand the workspace to the one who runs; the folders that it may write, by their place in the sandbox."""
         who = self._users[user]
+        if who.switch:
+            _check_readable(plan)
         writable = {WORKSPACE: self._folder.workspace}
         if user == "grader":
             await self._folder.open_up()
@@ -104,6 +106,13 @@ class IsolatedPrograms:
             self._slot.release()
         if self._group is not None:
             await self._group.remove()
+
+
+def _check_readable(plan: LaunchPlan) -> None:
+    for place, source in plan.mounts.items():
+        needed = 0o005 if source.is_dir() else 0o004
+        if source.stat().st_mode & needed != needed:
+            raise SandboxError(f"mount {place}: sandbox users cannot read {source}: chmod -R o+rX {source}")
 
 
 def find_bwrap() -> str:

@@ -92,14 +92,13 @@ class Forwarder:
         self._connections = connections
         self._open: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.refused = 0
+        self._closed = False
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, sock=self._listener)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= self._connections:
-            self.refused += 1
+        if self._closed or len(self._open) >= self._connections:
             writer.transport.abort()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -128,6 +127,7 @@ class Forwarder:
 
     async def close(self) -> None:
         """Idempotent; afterwards nothing listens and nothing is connected."""
+        self._closed = True
         if self._server is None:
             self._listener.close()
             return

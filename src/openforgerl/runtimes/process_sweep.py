@@ -15,6 +15,7 @@ from openforgerl.runtimes.process_folder import dead_sandboxes, garbage, remove_
 MARK = "OPENFORGERL_SANDBOX"
 """In the environment of every process that owns a sandbox's tree: "<run id>/<session id>"."""
 _KILL_DEADLINE_S = 5.0
+_GARBAGE_DEADLINE_S = 600.0
 
 
 async def sweep(root: Path, run_id: str) -> int:
@@ -25,7 +26,7 @@ async def sweep(root: Path, run_id: str) -> int:
         count += await kill_marked(f"{run_id}/{folder.path.name}") + 1
         await folder.remove()
     for path in garbage(root, run_id):
-        await remove_tree(path)
+        await remove_tree(path, deadline_s=_GARBAGE_DEADLINE_S)
         count += 1
     for group in abandoned(root, run_id):
         count += await group.remove()

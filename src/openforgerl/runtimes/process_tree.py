@@ -86,7 +86,14 @@ class ProcessTree:
                 os.close(descriptor)
             theirs.close()
         self._reader = OutputReader(read_end, start.output_cap)
-        self._launcher = os.pidfd_open(self._popen.pid)
+        try:
+            self._launcher = os.pidfd_open(self._popen.pid)
+        except OSError as error:
+            self._control.close()
+            self._popen.kill()
+            self._popen.wait()
+            self._reader.close()
+            raise SandboxError(f"cannot watch a process: {error}") from error
         self._info = start.info
         if self._info is not None:
             os.set_blocking(self._info, False)
