@@ -7,6 +7,7 @@ CONFIG ?= examples/shell_tasks/train.toml
 BIN := .venv/bin
 
 # Spinning OpenMP threads starve the harnesses and sandboxes that run beside the model.
+export OMP_WAIT_POLICY ?= PASSIVE
 export KMP_BLOCKTIME ?= 0
 
 .PHONY: setup train test test-real check format lock clean

@@ -61,4 +61,5 @@ def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
 
 def settle_threads() -> None:
     """Before torch is imported: OpenMP threads that spin would starve the harnesses beside them."""
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # libgomp, of torch's CPU wheel
+    os.environ.setdefault("KMP_BLOCKTIME", "0")  # Intel's OpenMP

@@ -107,8 +107,20 @@ class Training:
         order = _cycle(demonstrated, loop.sft.rollouts_per_step, step)
         rows = [row for session in order for row in self._rows(session)]
         update = await asyncio.to_thread(loop.trainer.sft_step, rows)
-        uses = [Use(session_id=session.session_id, phase="sft", step=step, trained=True) for session in order]
+        uses = [_use(session, "sft", step, "") for session in order]
+        if step + 1 == loop.sft.steps:
+            uses += self._never_shown(demonstrated)
         await self._advance({"sft_steps": step + 1}, uses, f"sft {step + 1}", update, {}, began)
+
+    def _never_shown(self, demonstrated: Sequence[Session]) -> list[Use]:
+        """Uses of the teacher's rollouts that no step of the warm start drew, or could draw."""
+        steps, size = self._loop.sft.steps, self._loop.sft.rollouts_per_step
+        shown = {session.session_id for step in range(steps) for session in _cycle(demonstrated, size, step)}
+        sessions = [
+            s for s in self._loop.store.sessions() if s.labels.get("phase") == "sft" and s.session_id not in shown
+        ]
+        solved = {session.session_id for session in demonstrated}
+        return [_use(s, "sft", steps - 1, "not_drawn" if s.session_id in solved else _why_other(s)) for s in sessions]
 
     async def _grpo_step(self, step: int) -> None:
         began, loop = time.monotonic(), self._loop
@@ -197,8 +209,9 @@ def _use(session: Session, phase: str, step: int, reason: str) -> Use:
 
 def _why_other(session: Session) -> str:
     """Why an attempt beside the counted one is not used."""
-    failed = session.ending is None or session.ending.ended_by in (EndedBy.INFRA, EndedBy.CANCELLED)
-    return "infra" if failed else "superseded"
+    if session.ending is None or session.ending.ended_by in (EndedBy.INFRA, EndedBy.CANCELLED):
+        return "infra"
+    return "not_solved" if session.labels.get("phase") == "sft" else "superseded"
 
 
 def _without(rows: Sequence[TokenRow], credit: Credit) -> list[TokenRow]:

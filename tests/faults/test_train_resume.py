@@ -1,0 +1,183 @@
+"""kill -9 of a training run at random moments, each followed by --resume: nothing is counted twice, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from openforgerl.store.sqlite import Store
+from openforgerl.workflows.run_folder import RunFolder
+from openforgerl.workflows.verify import verify
+
+ROOT = Path(__file__).parents[2]
+STEPS, SFT_STEPS, GROUPS, SIZE = 10, 2, 2, 2
+KILLS = 5
+
+COIN = '''
+import random
+from openforgerl.graders.tests import TestsGrader
+from openforgerl.records import Grade
+
+class Coin:
+    """The task's own grade where it is 1; else a coin, so that groups of a random model have variance."""
+    name = "coin"
+
+    async def grade(self, task, sandbox):
+        grade = await TestsGrader().grade(task, sandbox)
+        return grade if grade.reward else Grade(kind="reward", reward=float(random.random() < 0.5))
+'''
+
+CONFIG = f"""
+[model]
+path = "model"
+[harness]
+name = "react"
+[tasks]
+train = "train"
+heldout = "heldout"
+grader = "coin:Coin"
+[runtime]
+root = "BOXES"
+[rollout]
+concurrency = 4
+deadline_s = 30
+max_tokens = 64
+[proxy]
+max_calls_per_session = 2
+[trainer]
+lr = 1e-4
+[trainer.sft]
+steps = {SFT_STEPS}
+rollouts_per_step = 2
+[trainer.grpo]
+steps = {STEPS}
+groups_per_step = {GROUPS}
+group_size = {SIZE}
+[evaluation]
+samples_per_task = 1
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A folder with a tiny random model, two training tasks, a held-out one, a grader of the user's own."""
+    torch.manual_seed(0)
+    fixture = ROOT / "tests" / "fixtures" / "tiny-chatml"
+    vocabulary = json.loads((fixture / "tokenizer.json").read_text())["model"]["vocab"]
+    config = LlamaConfig(
+        vocab_size=len(vocabulary) + 8, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    for file in fixture.iterdir():
+        shutil.copy(file, tmp_path / "model" / file.name)
+    examples = ROOT / "examples" / "shell_tasks"
+    for split, count in (("train", 2), ("heldout", 1)):
+        for task in sorted((examples / split).iterdir())[:count]:
+            shutil.copytree(task, tmp_path / split / task.name)
+    (tmp_path / "coin.py").write_text(COIN)
+    (tmp_path / "train.toml").write_text(CONFIG.replace("BOXES", str(tmp_path / "boxes")))
+    return tmp_path
+
+
+def start(world: Path, *, resume: bool) -> subprocess.Popen[str]:
+    code = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "train", str(world / "train.toml"), "--run", str(world / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    log = (world / "stderr.txt").open("a")
+    return subprocess.Popen(
+        command + ["--resume"] * resume, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=world
+    )
+
+
+def processes_of(world: Path) -> list[str]:
+    """Command lines that still name this test's folder, zombies aside."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(world) in command:
+                found.append(command)
+    return found
+
+
+def wait_for_silence(world: Path) -> list[str]:
+    deadline = time.monotonic() + 5.0
+    while (left := processes_of(world)) and time.monotonic() < deadline:
+        os.sched_yield()
+    return left
+
+
+def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path) -> None:
+    rng = random.Random()
+    kills = 0
+    while kills < KILLS:
+        process = start(world, resume=kills > 0)
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.startswith("run "), (world / "stderr.txt").read_text()
+        try:
+            process.wait(timeout=rng.uniform(0.0, 4.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            assert wait_for_silence(world) == []
+        else:
+            assert process.returncode == 0, (world / "stderr.txt").read_text()
+            break
+    last = start(world, resume=True)
+    out, _ = last.communicate(timeout=240)
+    assert last.returncode == 0, (world / "stderr.txt").read_text()
+    assert kills > 0
+    summary = json.loads(out.splitlines()[-1])
+    check(world, summary)
+
+
+def check(world: Path, summary: dict[str, dict[str, float]]) -> None:
+    run = RunFolder(world / "run")
+    progress = run.read_progress()
+    assert (progress.sft_steps, progress.grpo_steps) == (SFT_STEPS, STEPS)
+    names = [str(entry["name"]) for entry in progress.metrics]
+    assert names == [f"sft {n + 1}" for n in range(SFT_STEPS)] + [f"grpo {n + 1}" for n in range(STEPS)]
+    updates = sum("loss" in entry for entry in progress.metrics)
+    assert progress.policy_version == updates == optimizer_step(run.state(progress.policy_version))
+    store = Store.open(run.store, read_only=True)
+    sessions, uses = store.sessions(), {use.session_id: use for use in store.read_uses()}
+    verdict = verify(store)
+    store.close()
+    assert verdict.findings == ()
+    counted = Counter(
+        session.rollout_id
+        for session in sessions
+        if uses[session.session_id].reason not in ("infra", "superseded", "not_solved")
+    )
+    assert set(counted.values()) == {1}
+    assert len(counted) == 3 + 2 + STEPS * GROUPS * SIZE
+    assert summary["heldout"].keys() == {"base", "after_sft", "after_rl"}
+    assert processes_of(world) == []
+    assert list((world / "boxes").glob("*/*")) == []
+    assert not re.search(str(world / "boxes"), Path("/proc/self/mountinfo").read_text())
+    assert [folder.name for folder in (run.root / "state").iterdir()] == [f"v{progress.policy_version}"]
+
+
+def optimizer_step(state: Path) -> int:
+    facts = next(state.glob("*.json"))
+    step: int = json.loads(facts.read_text())["step"]
+    return step
