@@ -69,6 +69,9 @@ class Stop(Enum):
     SHUTDOWN = "the proxy shuts down; try again"
 
 
+_FORGOTTEN = ModelRequest(messages=())
+"""An answered call keeps no copy of its whole conversation: a session of n calls would keep n of them."""
+
 _COMPLETION_OF_STOP = {
     Stop.CLIENT_GONE: Completion.CLIENT_ABORTED,
     Stop.SESSION_CLOSED: Completion.LATE,
@@ -116,6 +119,7 @@ class Call:
             self._fail(OpenForgeError("the proxy failed; the call is not recorded"))
         finally:
             self._session.calls.discard(self)
+            self._intent = replace(self._intent, request=_FORGOTTEN)
             if self._broadcast.abandoned:
                 self._clients_gone()
 

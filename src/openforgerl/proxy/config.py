@@ -17,7 +17,7 @@ class ProxyConfig(BaseModel):
     """The name in the model listing; every name that is asked for is answered."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one answer; None: what the context leaves."""
-    max_body_bytes: int = Field(default=32 << 20, ge=1)
+    max_body_bytes: int = Field(default=8 << 20, ge=1)
     max_calls_per_session: int | None = Field(default=None, ge=1)
     """The next call is refused for good (403), which ends an agent that loops."""
     max_concurrent_calls: int = Field(default=32, ge=1)
@@ -25,7 +25,7 @@ class ProxyConfig(BaseModel):
     session_max_age_s: float = Field(default=86400.0, gt=0)
     """A session that nobody closed is closed as an infrastructure failure, and its key dies."""
     call_timeout_s: float = Field(default=600.0, gt=0)
-    """From a call's arrival to its last sampled id; below the harness's own limit, above the engine's."""
+    """From the start of sampling to the last id; below the harness's own limit, above the engine's."""
     headers_after_s: float = Field(default=10.0, ge=0)
     """A stream's headers wait this long for the first sampled ids, so that an early failure is an HTTP status."""
     body_timeout_s: float = Field(default=60.0, gt=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -150,12 +151,16 @@ class Control:
         return _json(self._gateway.status(session_id))
 
     async def _calls(self, request: web.Request) -> web.StreamResponse:
-        session_id = self._known(request)
-        store = self._gateway.store
-        return _json({"calls": store.calls(session_id), "uncommitted": store.intents(session_id)})
+        session_id, store = self._known(request), self._gateway.store
+
+        def read() -> web.Response:
+            return _json({"calls": store.calls(session_id), "uncommitted": store.intents(session_id)})
+
+        return await asyncio.to_thread(read)
 
     async def _rows(self, request: web.Request) -> web.StreamResponse:
-        return _json({"rows": rows(self._gateway.store.calls(self._sealed(request)))})
+        session_id, store = self._sealed(request), self._gateway.store
+        return await asyncio.to_thread(lambda: _json({"rows": rows(store.calls(session_id))}))
 
     async def _weights(self, request: web.Request) -> web.StreamResponse:
         body = await _read(request, Weights)

@@ -114,9 +114,6 @@ class Gateway:
             live.count("retries_answered_again")
             return earlier.attach(retry=True)
         live.admit(self.config)
-        labels = {name: headers[name][:_LABEL_CHARS] for name in _LABELS if name in headers}
-        if request.ignored:
-            labels["ignored"] = ",".join(request.ignored)[:_LABEL_CHARS]
         intent = HarnessCall(
             call_id=secrets.token_hex(12),
             session_id=live.session.session_id,
@@ -124,7 +121,7 @@ class Gateway:
             request=request,
             received_at=self._clock(),
             digest=digest,
-            labels=labels,
+            labels=_labels(request, headers),
         )
         call = Call(self._parts, live, intent, marks)
         live.retries.add(digest, call)
@@ -169,7 +166,8 @@ class Gateway:
             return live.status()
         counters = self._past.get(session_id)
         if counters is None:
-            counters = Counter(call.completion.value for call in self.store.calls(session_id))
+            calls = self.store.calls(session_id)
+            counters = Counter({"calls": len(calls)}) + Counter(call.completion.value for call in calls)
         session = self.store.session(session_id)
         return SessionStatus(session=session, calls_in_flight=0, clients_connected=0, counters=counters)
 
@@ -229,6 +227,14 @@ class Gateway:
             return self.store.session(session_id).ending is not None
         except StoreError:
             return False
+
+
+def _labels(request: ModelRequest, headers: Mapping[str, str]) -> dict[str, str]:
+    """A header's bytes that are no UTF-8 become "?"."""
+    labels = {name: headers[name].encode(errors="replace").decode() for name in _LABELS if name in headers}
+    if request.ignored:
+        labels["ignored"] = ",".join(request.ignored)
+    return {name: label[:_LABEL_CHARS] for name, label in labels.items()}
 
 
 async def _wait(tasks: Iterable[asyncio.Task[None]], timeout_s: float) -> None:

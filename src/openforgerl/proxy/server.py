@@ -21,6 +21,7 @@ from openforgerl.proxy.gateway import Gateway
 _log = logging.getLogger(__name__)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _SHUTDOWN_S = 2.0
+_LARGE_BODY_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class SessionRoute:
     async def _answer(self, request: web.Request, asked: HttpRequest, dialect: Dialect) -> web.StreamResponse:
         live = self._gateway.authorize(request.match_info["session"], dialect.key(asked))
         try:
-            parsed = dialect.parse(await self._with_body(request, asked))
+            parsed = await _parse(dialect, await self._with_body(request, asked))
         except DialectError:
             live.count("requests_refused")
             raise
@@ -175,6 +176,13 @@ class SessionRoute:
         except (ConnectionError, TimeoutError):
             _drop(request)
         return response
+
+
+async def _parse(dialect: Dialect, asked: HttpRequest) -> ParsedCall | HttpAnswer:
+    """A large body is read in a thread: it must not hold up the other sessions."""
+    if len(asked.body) < _LARGE_BODY_BYTES:
+        return dialect.parse(asked)
+    return await asyncio.to_thread(dialect.parse, asked)
 
 
 @contextmanager
