@@ -19,10 +19,10 @@ train: setup ## CONFIG=..., ARGS="--set harness.name=react", ARGS="--run runs/X 
 	$(BIN)/openforgerl train $(CONFIG) $(ARGS)
 
 test: setup ## all that needs no big environment
-	$(BIN)/pytest -m "not real" -rs
+	$(BIN)/pytest -m "not real" -rsfE
 
 test-real: setup ## what installs and runs big foreign programs
-	$(BIN)/pytest -m real -rs
+	$(BIN)/pytest -m real -rsfE
 
 check: setup ## style, types, layers
 	$(BIN)/ruff check
