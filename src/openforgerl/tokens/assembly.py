@@ -9,13 +9,14 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Literal
 
 from openforgerl.errors import AssemblyError
 from openforgerl.records import Message, MessagesDelta, ModelRequest, PromptDelta, RecordedCall, Role, ToolSpec
 from openforgerl.tokens.ids import Ids, as_ids, joined
-from openforgerl.tokens.prefixes import IdTree, MessagePath, MessageTree
+from openforgerl.tokens.prefixes import IdCursor, IdTree, MessagePath, MessageTree
 from openforgerl.tokens.recognition import ITEMS_MOST, Recognition, Sent
 from openforgerl.tokens.template import Template
 from openforgerl.tokens.turns import Spelling, Turn
@@ -137,9 +138,11 @@ class _Draft:
         self._count = 0
         """Messages that are in."""
         self._used: set[Turn] = set()
+        self._named: set[Turn] = set()
         self.counters: Counter[str] = Counter()
 
     def add_all(self, messages: tuple[Message, ...]) -> None:
+        self._named = self._recognition.named(messages)
         while self._count < len(messages):
             role = messages[self._count].role
             run = _same_role(messages[self._count :])
@@ -178,7 +181,7 @@ class _Draft:
         items = [self._recognition.read(run[:count]) for count in range(len(run), 0, -1)]
         for find in (self._recognition.whole, self._recognition.begun):
             for place, sent in enumerate(items):
-                if turns := find(sent, self._used):
+                if turns := find(sent, self._used, self._named):
                     self._add_turn(self._chosen(turns), sent, len(run) - place)
                     return
         self._count_new(items[-1])
@@ -202,23 +205,28 @@ class _Draft:
 
     def _chosen(self, turns: Sequence[Turn]) -> Turn:
         self.counters["ambiguous_turns"] += len(turns) > 1
-        return turns[0] if len(turns) == 1 else min(turns, key=self._rank)
+        return turns[0] if len(turns) == 1 else min(turns, key=partial(self._rank, self._here()))
 
-    def _rank(self, turn: Turn) -> tuple[int, int, bool, int]:
+    def _here(self) -> IdCursor:
+        """Where an answer would be sampled that stands next."""
+        here = self._cursor.fork()
+        here.advance(self._template.opening_ids(first=not self._count, tools=self._tools))
+        return here
+
+    def _rank(self, here: IdCursor, turn: Turn) -> tuple[int, int, int, int]:
         """The longest shared beginning first, in units of ids, then in messages; then the earliest call.
 
-        A turn that was cut in delivery comes behind one that was not: the harness cannot have the whole of it.
+        Of answers to the very prompt that stands here, one that was cut comes last: it did not arrive as a whole.
         """
         call = turn.call
         units = bisect_right(self._ends, self._cursor.shared_with(call.call_id))
         messages = self._path.shared_with(call.call_id, self._count)
-        return -units, -messages, call.delivered.state == "prefix", call.index
+        elsewhere = not here.is_prompt_of(call.call_id)
+        return -units, -messages, 2 * elsewhere + (not elsewhere and call.delivered.state == "prefix"), call.index
 
     def _count_new(self, sent: Sent) -> None:
         """A message with calls of ours, or where an answer of ours was sampled, was changed; others are foreign."""
-        here = self._cursor.fork()
-        here.advance(self._template.opening_ids(first=not self._count, tools=self._tools))
-        ours = self._recognition.ours(sent) or here.is_a_prompt()
+        ours = self._recognition.ours(sent) or self._here().is_a_prompt()
         self.counters["reencoded_turns" if ours else "foreign_turns"] += 1
 
 

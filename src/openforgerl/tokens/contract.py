@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -117,9 +118,17 @@ def _check_pieces(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
                 f"{count} messages rendered one by one give {_differing(joined, whole.plain())}: "
                 "a message's text depends on other messages"
             )
+        for left, right in pairwise(pieces):
+            _check_boundary(renderer.codec, left, right)
         ids = [token_id for marked in pieces for token_id in encode_marked(renderer.codec, marked)]
         if ids != encode_marked(renderer.codec, whole):
             raise ValueError("the text of a message does not end on a token boundary")
+
+
+def _check_boundary(codec: Codec, left: Marked, right: Marked) -> None:
+    """Only a control token there keeps the ids of two messages apart whatever their texts are."""
+    if not (codec.special_pattern.match(right.text) or left.text.endswith(tuple(codec.specials))):
+        raise ValueError(f"no control token stands between {left.text[-20:]!r} and {right.text[:20]!r}")
 
 
 def _check_contents(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:

@@ -146,7 +146,7 @@ class Scanner:
             return None if inner == len(self._buffer) and not self._final else self._no_call()
         end = self._end.find(self._buffer)
         if end is None:
-            return None if not self._final else self._no_call()
+            return self._no_call() if self._end.broken or self._final else None
         behind = self._buffer[end:].lstrip(" \t\r\n")
         if not behind.startswith(CALL_END):
             return None if CALL_END.startswith(behind) and not self._final else self._no_call()

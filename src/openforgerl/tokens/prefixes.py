@@ -123,10 +123,13 @@ class IdCursor:
             edge = edge.parent
         return min(limit, edge.stop, self.depth)
 
-    def is_a_prompt(self) -> bool:
+    def is_prompt_of(self, call_id: str) -> bool:
         """Whether a call was sampled behind exactly these ids."""
-        calls = self._tree.with_prompt_length(self.length)
-        return self.depth == self.length and any(self.shared_with(call_id) == self.length for call_id in calls)
+        return self._tree.end(call_id)[1] == self.length == self.shared_with(call_id)
+
+    def is_a_prompt(self) -> bool:
+        """Whether any call was."""
+        return any(map(self.is_prompt_of, self._tree.with_prompt_length(self.length)))
 
 
 @dataclass(slots=True, eq=False)

@@ -61,17 +61,24 @@ class Recognition:
         """Whether a call of it has an id that we minted."""
         return not sent.minted.isdisjoint(self._by_minted)
 
-    def whole(self, sent: Sent, used: Collection[Turn]) -> list[Turn]:
-        """The unused turns that mean the same."""
+    def named(self, messages: Iterable[Message]) -> set[Turn]:
+        """The turns that ids of these messages name: none of them is taken for a message that names none."""
+        ids = (_alphanumeric(call.id) for message in messages for call in message.tool_calls)
+        return {self._by_minted[minted] for minted in ids if minted in self._by_minted}
+
+    def whole(self, sent: Sent, used: Collection[Turn], named: Collection[Turn] = ()) -> list[Turn]:
+        """The unused turns that mean the same; `named` are those that other messages name."""
         owners = self._owners(sent)
         pool = self._by_content.get(sent.key, []) if owners is None else owners
-        return [turn for turn in pool if turn not in used and _agrees(turn, sent)]
+        taken = used if owners else {*used, *named}
+        return [turn for turn in pool if turn not in taken and _agrees(turn, sent)]
 
-    def begun(self, sent: Sent, used: Collection[Turn]) -> list[Turn]:
+    def begun(self, sent: Sent, used: Collection[Turn], named: Collection[Turn] = ()) -> list[Turn]:
         """The unused turns, not known to be delivered in full, of which it is the beginning."""
         owners = self._owners(sent)
         pool = self._turns.values() if owners is None else owners
-        cut = (turn for turn in pool if turn not in used and turn.call.delivered.state != "full")
+        taken = used if owners else {*used, *named}
+        cut = (turn for turn in pool if turn not in taken and turn.call.delivered.state != "full")
         return [turn for turn in cut if self.beginning(turn, sent) is not None]
 
     def spelling(self, turn: Turn, sent: Sent) -> Spelling:

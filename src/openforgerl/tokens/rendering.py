@@ -38,7 +38,7 @@ class Marked:
     def behind(self, start: Marked) -> Marked:
         """What stands behind `start`. Raises ValueError where it does not begin so."""
         if not self.text.startswith(start.text):
-            raise ValueError("the rendering does not begin as that of its first messages")
+            raise ValueError("the text of earlier messages depends on later ones")
         return Marked(text=self.text[len(start.text) :], sentinel=self.sentinel)
 
 

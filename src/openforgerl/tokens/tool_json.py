@@ -7,7 +7,7 @@ import re
 from typing import NoReturn
 
 _BLANK = re.compile(r"[ \t\n\r]*")
-_OUTSIDE = re.compile(r'["{}]')
+_OUTSIDE = re.compile(r"[^\s\[\]:,+.\-0-9A-Za-z]")
 _INSIDE = re.compile(r'["\\]')
 
 
@@ -64,28 +64,54 @@ def _refuse(constant: str) -> NoReturn:
 
 
 class ObjectEnd:
-    """Finds where a JSON object that begins at `start` ends, while its text still grows: each character once."""
+    """Finds where a JSON object that begins at `start` ends, while its text still grows: each character once.
+
+    It gives up where no JSON can go on, so that text full of opening marks is not read again and again.
+    """
 
     def __init__(self, start: int) -> None:
+        self.broken = False
         self._at = start
         self._depth = 0
         self._quoted = False
+        self._next = ""
+        """What the next character that is not white space must be one of; "" where that is open."""
         self._found: int | None = None
 
     def find(self, text: str) -> int | None:
         """The place behind the closing brace; None while it is not there."""
-        while self._found is None and (found := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at)):
-            mark, place = found.group(), found.end()
-            if mark == "\\":
-                if place == len(text):
-                    return None
-                place += 1
-            elif mark == '"':
-                self._quoted = not self._quoted
-            else:
-                self._depth += 1 if mark == "{" else -1
-            self._at = place
-            if self._depth == 0 and mark == "}":
-                self._found = place
-        self._at = max(self._at, len(text))
+        while self._found is None and not self.broken:
+            if self._next and not self._follows(text):
+                break
+            found = (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at)
+            if found is None:
+                self._at = max(self._at, len(text))
+                break
+            if found.group() == "\\" and found.end() == len(text):
+                self._at = found.start()
+                break
+            self._take(found.group(), found.end())
         return self._found
+
+    def _follows(self, text: str) -> bool:
+        at = skip_blank(text, self._at)
+        if at < len(text):
+            self.broken = text[at] not in self._next
+            self._next = ""
+        return at < len(text) and not self.broken
+
+    def _take(self, mark: str, place: int) -> None:
+        self._at = place
+        if mark == "\\":
+            self._at += 1
+        elif mark == '"':
+            self._quoted = not self._quoted
+            self._next = "" if self._quoted else ":,}]"
+        elif mark == "{":
+            self._depth += 1
+            self._next = '"}'
+        elif mark == "}":
+            self._depth -= 1
+            self._found = place if self._depth == 0 else None
+        else:
+            self.broken = True

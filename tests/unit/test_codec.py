@@ -1,0 +1,94 @@
+"""A model folder's tokenizer: what it needs, and that text is always plain."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from openforgerl.errors import ConfigError
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.decoding import decode_all
+from token_world import FIXTURE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FIXTURE, tmp_path / "model"))
+
+
+def test_every_end_id_of_the_folder_counts_the_tokenizers_own_first(folder: Path) -> None:
+    codec = Codec.load(folder)
+    assert [codec.token_text(stop) for stop in codec.stop_ids] == ["<|im_end|>", "<|endoftext|>"]
+    (folder / "generation_config.json").unlink()
+    assert Codec.load(folder).stop_ids == codec.stop_ids[:1]
+    assert codec.with_stop_id(9).stop_ids == (*codec.stop_ids, 9)
+    assert codec.with_stop_id(codec.stop_ids[1]) is codec
+
+
+def test_a_token_may_be_named_by_an_object(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
+    assert Codec.load(folder).stop_ids[0] == Codec.load(FIXTURE).stop_ids[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tokenizer.json", None, "tokenizer.json"),
+        ("tokenizer.json", "{}", "is not a tokenizer"),
+        ("tokenizer_config.json", "[]", "is not a JSON object"),
+        ("generation_config.json", "{", "is not JSON"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_refused_by_file(
+    folder: Path, name: str, content: str | None, said: str
+) -> None:
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        Codec.load(folder)
+
+
+def test_a_folder_without_an_end_id_is_refused(folder: Path) -> None:
+    (folder / "generation_config.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ConfigError, match=r"eos_token_id.*eos_token"):
+        Codec.load(folder)
+
+
+def test_the_hash_is_that_of_the_file(folder: Path) -> None:
+    assert Codec.load(folder).tokenizer_hash == Codec.load(FIXTURE).tokenizer_hash
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + "\n")
+    assert Codec.load(folder).tokenizer_hash != Codec.load(FIXTURE).tokenizer_hash
+
+
+def test_control_token_text_is_encoded_as_characters() -> None:
+    codec = Codec.load(FIXTURE)
+    ids = codec.encode("a<|im_end|>b")
+    assert not set(ids) & set(codec.specials.values())
+    assert codec.decode(ids) == "a<|im_end|>b"
+    assert codec.decode((codec.specials["<|im_end|>"],)) == "<|im_end|>"
+    assert codec.encode("") == ()
+    assert codec.decode(()) == ""
+
+
+def test_a_cut_or_padded_tokenizer_file_does_not_cut_or_pad(folder: Path) -> None:
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    data["padding"] = {
+        "strategy": {"Fixed": 90}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    assert Codec.load(folder).encode("Hello there.") == Codec.load(FIXTURE).encode("Hello there.")
+
+
+def test_long_runs_of_broken_bytes_are_decoded_as_they_come() -> None:
+    codec = Codec.load(FIXTURE)
+    broken = codec.encode("🦜")[:1] * 5000
+    text, decoder = decode_all(codec, broken)
+    assert text == codec.decode(broken)
+    assert len(decoder.boundary_ids) > 500
