@@ -21,7 +21,8 @@ train: setup ## CONFIG=..., ARGS="--set harness.name=react", ARGS="--run runs/X 
 test: setup ## all that needs no big environment
 	$(BIN)/pytest -m "not real" -rsfE
 
-test-real: setup ## what installs and runs big foreign programs
+test-real: ## what installs and runs big foreign programs
+	@$(PYTHON) scripts/setup.py --real
 	$(BIN)/pytest -m real -rsfE
 
 check: setup ## style, types, layers

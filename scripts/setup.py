@@ -1,4 +1,4 @@
-"""Make this machine and this clone ready: `make setup`. A second run takes a second.
+"""Make this machine and this clone ready: `make setup`. A second run takes a second. `--real`: big harnesses too.
 
 Big things live in the cache and are shared by clones; a clone has a small `.venv` that points there. Runs on a bare
 Python, so it uses only the standard library.
@@ -28,6 +28,7 @@ from openforgerl.harnesses.installing import (
     node_folder,
     npm_install,
     pip_env,
+    pip_install,
     run,
 )
 
@@ -53,6 +54,8 @@ def main() -> int:
         step("model SmolLM2-135M-Instruct", lambda: model(cache))
         step("node 24", lambda: str(node_folder(cache)))
         step("pi", lambda: str(npm_install(cache, "@mariozechner/pi-coding-agent", "0.73.1")))
+        if "--real" in sys.argv[1:]:
+            step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
     except HarnessError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
