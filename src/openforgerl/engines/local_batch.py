@@ -1,8 +1,8 @@
-"""Continuous batching: waiting calls become rows, rows are prefilled, and all ready rows take one token per step.
+"""Continuous batching: waiting calls become rows, and every step computes new ids of all rows in one forward.
 
-A row is its ids; keys and values of all but the last are in its slot, and the last one is the input of the next decode
-step. So a prompt that is retained whole starts decoding at once, and a row whose slot is taken from it (memory, new
-weights) only has to be prefilled again. Laws: first come, first served; at most `max_tokens_in_cache` positions.
+A row is its ids; keys and values of the first `cached` ones are in its slot. A row that lacks only its last id gives
+one id to a step and gets the next one sampled; a row that lacks more (a new prompt, or one whose slot was taken from it
+for memory or new weights) gives a part. Laws: first come, first served; at most `max_tokens_in_cache` positions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import time
 from collections import Counter, deque
 from typing import Protocol
 
+from torch import Tensor
+
+from openforgerl.engines.local_attention import Piece
 from openforgerl.engines.local_config import LocalEngineConfig
 from openforgerl.engines.local_model import PolicyModel
-from openforgerl.engines.local_prefix import PrefixTree
+from openforgerl.engines.local_prefix import PrefixTree, common
 from openforgerl.engines.local_sampling import RowSampling, sample
 from openforgerl.errors import EngineAborted, EngineError
 from openforgerl.records import EngineFinish, GenerateChunk, GenerateRequest
+
+_WORTH_WAITING = 16
+"""Ids that a waiting call must save by waiting one step for a prompt that is being computed."""
 
 
 class Receiver(Protocol):
@@ -46,13 +52,13 @@ class Row:
         """Positions of its slot that are filled."""
 
     @property
-    def ready(self) -> bool:
-        return self.cached == len(self.ids) - 1
+    def missing(self) -> int:
+        """Ids whose keys and values are to be computed before the next id can be sampled; at least 1."""
+        return len(self.ids) - self.cached
 
 
 class Batch:
-    """Not safe for threads: the worker owns it. `rows[i]` is in slot i; ready rows come first, then at most one that is
-    being prefilled."""
+    """Not safe for threads: the worker owns it. `rows[i]` is in slot i."""
 
     def __init__(self, model: PolicyModel, config: LocalEngineConfig, policy_version: int) -> None:
         self._model = model
@@ -65,16 +71,17 @@ class Batch:
         self.counters: Counter[str] = Counter()
 
     def step(self, *, admit: bool = True) -> None:
-        """Drop what was cancelled, prefill up to the budget, decode one token for every ready row."""
-        self._drop_cancelled()
+        """Drop what was cancelled, admit what fits, compute, and give every row that lacks nothing its next id."""
         started = time.perf_counter()
-        budget = self._config.prefill_tokens
-        while budget > 0 and (row := self._next_to_prefill(admit=admit)) is not None:
-            budget -= self._prefill(row, budget)
-        prefilled = time.perf_counter()
-        self._decode()
-        self.counters["prefill_us"] += int((prefilled - started) * 1e6)
-        self.counters["decode_us"] += int((time.perf_counter() - prefilled) * 1e6)
+        self._drop_cancelled()
+        self._make_room()
+        pieces = self._old_pieces()
+        if admit:
+            self._admit(pieces)
+        if pieces:
+            self._compute(pieces)
+            self.counters["steps"] += 1
+        self.counters["step_us"] += int((time.perf_counter() - started) * 1e6)
 
     def renew(self, policy_version: int) -> None:
         """The weights have changed: nothing computed before survives, and rows in flight are prefilled anew."""
@@ -110,41 +117,63 @@ class Batch:
             self.waiting = deque(row for row in self.waiting if not row.receiver.cancelled)
             self.counters["cancelled_calls"] += gone
 
-    def _next_to_prefill(self, *, admit: bool) -> Row | None:
-        """The row that is being prefilled, else the first waiting call if there is room."""
-        if self.rows and not self.rows[-1].ready:
-            return self.rows[-1]
-        while admit and self.waiting and len(self.rows) < self._config.max_batch:
-            row = self.waiting[0]
-            if not self._admit(row):
-                return None
-            if not row.ready:
-                return row
-        return None
+    def _make_room(self) -> None:
+        """Every row gets one more id; where memory is short, the youngest ones wait again."""
+        while self.rows and not self._reserve(len(self.rows), max(len(row.ids) for row in self.rows)):
+            self._put_back(self.rows[-1])
+            self.counters["preempted_calls"] += 1
 
-    def _admit(self, row: Row) -> bool:
-        """Give it a slot, filled with what is retained of its ids; false: no room yet."""
-        slot = len(self.rows)
-        # Before room is made, so that what it needs is the most recently used.
-        pieces = self._tree.match(row.ids[:-1])
-        if not self._reserve(slot + 1, max(len(other.ids) for other in (row, *self.rows))):
-            return False
-        self.rows.append(self.waiting.popleft())
+    def _old_pieces(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        for slot in range(len(self.rows)):
+            self._add_piece(pieces, slot)
+        return pieces
+
+    def _add_piece(self, pieces: list[Piece], slot: int) -> None:
+        """What the row lacks, within the step's budget; one id is always within it."""
+        row, budget = self.rows[slot], self._budget(pieces)
+        count = 1 if row.missing == 1 else min(row.missing, budget)
+        if count > 0:
+            pieces.append(Piece(slot=slot, start=row.cached, ids=row.ids[row.cached : row.cached + count]))
+
+    def _budget(self, pieces: list[Piece]) -> int:
+        return self._config.prefill_tokens - sum(len(piece.ids) for piece in pieces if len(piece.ids) > 1)
+
+    def _admit(self, pieces: list[Piece]) -> None:
+        """Waiting calls, in order, while there are slots, memory and budget; each adds its piece."""
+        while self.waiting and len(self.rows) < self._config.max_batch and self._budget(pieces) > 0:
+            row, slot = self.waiting[0], len(self.rows)
+            # Before room is made, so that what it needs is the most recently used.
+            kept = self._tree.match(row.ids[:-1])
+            length = sum(piece.shape[-2] for piece in kept)
+            if self._soon_retained(row) > length + _WORTH_WAITING:
+                return
+            if not self._reserve(slot + 1, max(len(other.ids) for other in (row, *self.rows))):
+                return
+            self.rows.append(self.waiting.popleft())
+            for piece in kept:
+                self._cache.write(slot, row.cached, piece)
+                row.cached += piece.shape[-2]
+            self.counters["reused_tokens"] += length
+            self._add_piece(pieces, slot)
+
+    def _soon_retained(self, row: Row) -> int:
+        """The longest prefix that it shares with a prompt which is being computed now."""
+        computed = [other.ids for other in self.rows if other.missing > 1]
+        return max((min(common(row.ids, ids), len(row.ids) - 1) for ids in computed), default=0)
+
+    def _compute(self, pieces: list[Piece]) -> None:
+        whole = [at for at, piece in enumerate(pieces) if piece.stop == len(self.rows[piece.slot].ids)]
+        logits = self._model.forward(pieces, whole)
         for piece in pieces:
-            self._cache.write(slot, row.cached, piece)
-            row.cached += piece.shape[-2]
-        self.counters["reused_tokens"] += row.cached
-        return True
-
-    def _prefill(self, row: Row, budget: int) -> int:
-        stop = min(row.cached + budget, len(row.ids) - 1)
-        count = stop - row.cached
-        self._model.prefill(len(self.rows) - 1, row.cached, row.ids[row.cached : stop])
-        row.cached = stop
-        self.counters["prefilled_tokens"] += count
-        if row.ready:
-            self._retain(row)
-        return count
+            row = self.rows[piece.slot]
+            row.cached = piece.stop
+            if len(piece.ids) > 1:
+                self.counters["prefilled_tokens"] += len(piece.ids)
+                if row.missing == 0:
+                    self._retain(row)
+        if whole:
+            self._sample([self.rows[pieces[at].slot] for at in whole], logits)
 
     def _retain(self, row: Row) -> None:
         slot = self.rows.index(row)
@@ -161,23 +190,13 @@ class Batch:
         self._shrink_tree()
         return True
 
-    def _decode(self) -> None:
-        while (ready := [row for row in self.rows if row.ready]) and not self._reserve(
-            len(self.rows), max(len(row.ids) for row in self.rows)
-        ):
-            self._put_back(self.rows[-1])
-            self.counters["preempted_calls"] += 1
-        if not ready:
-            return
-        logits = self._model.decode([row.ids[-1] for row in ready], [row.cached for row in ready])
-        ids, logprobs = sample(logits, [row.sampling for row in ready])
-        self.counters["decode_steps"] += 1
-        self.counters["sampled_tokens"] += len(ready)
-        # All of them first: a row that leaves moves others, with all positions that they have.
-        for row, token in zip(ready, ids, strict=True):
-            row.cached += 1
+    def _sample(self, rows: list[Row], logits: Tensor) -> None:
+        ids, logprobs = sample(logits, [row.sampling for row in rows])
+        self.counters["sampled_tokens"] += len(rows)
+        # All of them first: a row that leaves moves others.
+        for row, token in zip(rows, ids, strict=True):
             row.ids.append(token)
-        for row, logprob in zip(ready, logprobs, strict=True):
+        for row, logprob in zip(rows, logprobs, strict=True):
             self._give_out(row, logprob)
 
     def _give_out(self, row: Row, logprob: float) -> None:
@@ -205,21 +224,14 @@ class Batch:
         self.waiting.appendleft(row)
 
     def _leave(self, row: Row, *, retain: bool = True) -> None:
-        """Free a slot; the last ready row moves into it, and the row that is being prefilled moves up."""
+        """Free a slot; the last row moves into it."""
         if retain and row.cached:
             self._retain(row)
-        gap = self.rows.index(row)
-        last = sum(other.ready for other in self.rows) - 1
+        gap, last = self.rows.index(row), len(self.rows) - 1
         if gap < last:
-            self._move(last, gap)
-            gap = last
-        if gap < len(self.rows) - 1:
-            self._move(len(self.rows) - 1, gap)
+            self._cache.move(last, gap, self.rows[last].cached)
+            self.rows[gap] = self.rows[last]
         self.rows.pop()
-
-    def _move(self, source: int, target: int) -> None:
-        self._cache.move(source, target, self.rows[source].cached)
-        self.rows[target] = self.rows[source]
 
 
 def aborted(reason: str) -> EngineAborted:

@@ -6,7 +6,6 @@ is there. Memory of a slot is touched when it is first used, and `fit` keeps wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,9 +24,7 @@ class SlotCache(Cache):
         self._dtype = dtype
         self._layers = layers
         self.clear()
-        self._rows: Tensor | slice = slice(0, 0)
-        self._at: Tensor | slice = slice(0, 0)
-        self._stop = 0
+        self._slots = self._positions = torch.zeros(0, dtype=torch.long)
 
     @property
     def tokens(self) -> int:
@@ -57,33 +54,18 @@ class SlotCache(Cache):
             self._touch(rows)
         return True
 
-    def aim_rows(self, positions: Sequence[int]) -> None:
-        """The next forward gives one token to each of the first slots, at its position."""
-        self._rows = torch.arange(len(positions))
-        self._at = torch.tensor(positions)
-        self._stop = max(positions) + 1
-
-    def aim_slot(self, slot: int, start: int, stop: int) -> None:
-        """The next forward gives one slot the positions [start, stop)."""
-        self._rows, self._at, self._stop = slice(slot, slot + 1), slice(start, stop), stop
+    def aim(self, slots: Tensor, positions: Tensor) -> None:
+        """Where the next forward's ids belong: their slots and positions, one by one."""
+        self._slots, self._positions = slots, positions
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Called by every attention layer with (rows, heads, new positions, dim)."""
+        """Called by every attention layer with (1, heads, ids, dim); gives all slots."""
         keys, values = self._kv[layer_idx]
-        if isinstance(self._rows, slice):
-            keys[self._rows, :, self._at] = key_states
-            values[self._rows, :, self._at] = value_states
-            rows = self._rows
-        else:
-            keys[self._rows, :, self._at] = key_states[:, :, 0]
-            values[self._rows, :, self._at] = value_states[:, :, 0]
-            rows = slice(0, len(self._rows))
-        return keys[rows, :, : self._stop], values[rows, :, : self._stop]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._stop
+        keys[self._slots, :, self._positions] = key_states[0].transpose(0, 1)
+        values[self._slots, :, self._positions] = value_states[0].transpose(0, 1)
+        return keys, values
 
     def read(self, slot: int, start: int, stop: int) -> Tensor:
         """A copy of a slot's positions: (layers, keys and values, heads, positions, dim)."""

@@ -21,7 +21,7 @@ class LocalEngineConfig(BaseModel):
     max_tokens_in_cache: int = Field(default=65_536, ge=2)
     """Positions of keys and values in memory, padding and retained prefixes included (SmolLM2-135M: 46 KB each)."""
     prefill_tokens: int = Field(default=512, ge=1)
-    """Most prompt ids computed between two decode steps."""
+    """Most prompt ids computed in one step, beside one id for every row that is being sampled."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of torch; None: as the process is set up."""
     update_drain_s: float = Field(default=60.0, ge=0)

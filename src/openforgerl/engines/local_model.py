@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from openforgerl.engines.local_attention import NAME, Piece, Plan
 from openforgerl.engines.local_cache import SlotCache
+from openforgerl.engines.local_linear import pack_linears
 from openforgerl.errors import EngineError
 
 FULL_ATTENTION = ("gemma", "granite", "llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3")
@@ -44,15 +45,18 @@ class PolicyModel:
         config = model.config
         check_architecture(config)
         self._model = model.train(False).requires_grad_(False)
-        self._base = model.base_model
+        self._model.set_attn_implementation(NAME)
+        self._packed = pack_linears(model)
         # transformers renamed the argument in 5.24.
         self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.vocabulary = int(config.vocab_size)
         self.context_length = int(config.max_position_embeddings)
+        heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        self._group = int(config.num_attention_heads) // heads
         self.cache = SlotCache(
             slots=slots,
             layers=int(config.num_hidden_layers),
-            heads=int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
+            heads=heads,
             head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads),
             dtype=model.dtype,
         )
@@ -64,27 +68,30 @@ class PolicyModel:
             raise EngineError(f"{folder} has no config.json; give a Hugging Face model folder")
         try:
             check_architecture(AutoConfig.from_pretrained(folder))
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
         except (OSError, ValueError, KeyError) as error:
             raise EngineError(f"{folder} cannot be loaded as a causal language model: {error}") from error
         return cls(model, slots=slots)
 
-    def prefill(self, slot: int, start: int, ids: Sequence[int]) -> None:
-        """Keys and values of `ids` at the positions from `start` on; what is before them is in the slot."""
-        stop = start + len(ids)
-        self.cache.aim_slot(slot, start, stop)
-        positions = torch.arange(start, stop)
-        visible = torch.arange(stop)[None, :] <= positions[:, None]
-        self._base(**self._inputs(torch.tensor([list(ids)]), positions[None], visible[None, None]))
+    def forward(self, pieces: Sequence[Piece], sampled: Sequence[int]) -> Tensor:
+        """Keys and values of all pieces' ids into their slots; what is before a piece is in its slot already.
 
-    def decode(self, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """One id for each of the first slots, at its own position: logits (rows, vocabulary) of the next one."""
-        self.cache.aim_rows(positions)
-        at = torch.tensor(positions)[:, None]
-        visible = torch.arange(max(positions) + 1)[None, :] <= at
-        inputs = self._inputs(torch.tensor(ids)[:, None], at, visible[:, None, None])
-        logits: Tensor = self._model(**inputs, logits_to_keep=1).logits
-        return logits[:, -1]
+        Gives the logits (len(sampled), vocabulary) behind the last ids of the pieces with the indices `sampled`.
+        """
+        plan = Plan(pieces, group=self._group, dtype=self._model.dtype)
+        self.cache.aim(plan.slots, plan.positions)
+        inputs = {
+            "input_ids": plan.ids[None],
+            "position_ids": plan.positions[None],
+            "use_cache": True,
+            self._cache_name: self.cache,
+            "plan": plan,
+        }
+        if not sampled:
+            self._model.base_model(**inputs)
+            return torch.empty(0, self.vocabulary)
+        logits: Tensor = self._model(**inputs, logits_to_keep=plan.lasts[list(sampled)]).logits
+        return logits[0]
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
         """Raises EngineError unless `state` has every weight of this model, in its shape, and nothing else."""
@@ -105,16 +112,8 @@ class PolicyModel:
         own = self._model.state_dict()
         for name, tensor in state.items():
             own[name].copy_(tensor)
-
-    def _inputs(self, ids: Tensor, positions: Tensor, visible: Tensor) -> dict[str, Any]:
-        mask = torch.zeros(visible.shape, dtype=self._model.dtype).masked_fill_(~visible, -torch.inf)
-        return {
-            "input_ids": ids,
-            "position_ids": positions,
-            "attention_mask": mask,
-            "use_cache": True,
-            self._cache_name: self.cache,
-        }
+        for linear in self._packed:
+            linear.renew()
 
     @staticmethod
     def _tied_to(own: Mapping[str, Tensor], name: str, state: Mapping[str, Tensor]) -> bool:

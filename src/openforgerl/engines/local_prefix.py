@@ -72,7 +72,7 @@ class PrefixTree:
         self._clock += 1
         node, at, path = self._root, 0, [(self._root, 0)]
         while (child := node.children.get(ids[at]) if at < len(ids) else None) is not None:
-            shared = _common(child.ids, ids[at : at + len(child.ids)])
+            shared = common(child.ids, ids[at : at + len(child.ids)])
             child.used = self._clock
             path.append((child, shared))
             at += shared
@@ -112,7 +112,8 @@ class PrefixTree:
             leaf.ids, leaf.kv = leaf.ids[:kept], leaf.kv[..., :kept, :].clone()
 
 
-def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+def common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
     if left == right:
         return len(left)
     return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

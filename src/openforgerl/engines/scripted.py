@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openforgerl.engines.limits import answer_limit
-from openforgerl.errors import EngineError
+from openforgerl.errors import EngineAborted, EngineError
 from openforgerl.records import EngineFinish, GenerateChunk, GenerateRequest
 
 
@@ -66,7 +66,7 @@ class ScriptedEngine:
         self._codec = codec
         self._context_length = context_length
         self._policy_version = policy_version
-        self._closed = False
+        self._closed = asyncio.Event()
         self.requests: list[GenerateRequest] = []
         """Every request, in order of arrival."""
         self.running: set[str] = set()
@@ -98,7 +98,8 @@ class ScriptedEngine:
             ids, logprobs = self._sampled(answer)
             for start, stop, finish in _steps(answer, ids, request.stop_ids, limit):
                 if start in answer.gates:
-                    await answer.gates[start].wait()
+                    await self._pass(answer.gates[start])
+                self._check_in_flight(request)
                 if start == stop and answer.fail_after == start:
                     raise answer.error
                 yield GenerateChunk(
@@ -119,11 +120,24 @@ class ScriptedEngine:
         self._policy_version = policy_version
 
     async def aclose(self) -> None:
-        self._closed = True
+        self._closed.set()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise EngineError("the engine is closed")
+
+    def _check_in_flight(self, request: GenerateRequest) -> None:
+        if self._closed.is_set():
+            raise EngineAborted(f"request {request.request_id} was given up: the engine was closed")
+
+    async def _pass(self, gate: asyncio.Event) -> None:
+        """Wait for the gate, or for the engine to be closed."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (gate, self._closed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _sampled(self, answer: ScriptedAnswer) -> tuple[tuple[int, ...], tuple[float, ...]]:
         if answer.ids is not None:
