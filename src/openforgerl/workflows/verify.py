@@ -35,13 +35,15 @@ class Verdict:
         return not self.findings
 
 
-def verify(store: Store) -> Verdict:
-    """Reads the store only."""
+def verify(store: Store, *, settled_only: bool = False) -> Verdict:
+    """Reads the store only. `settled_only` leaves out sessions whose step is not committed, for beside a live run their
+    receipts are still to come."""
+    settled = {use.session_id for use in store.read_uses()}  # before the receipts, which are written before the uses
     gaps = {(receipt.session_id, receipt.branch): receipt.max_gap for receipt in store.read_receipts()}
     findings: list[str] = []
     counts = {"calls": 0, "rows": 0, "sampled": 0}
     seen: list[float] = []
-    sessions = store.sessions()
+    sessions = [session for session in store.sessions() if not settled_only or session.session_id in settled]
     for session in sessions:
         calls = store.calls(session.session_id)
         found = rows(calls)
