@@ -135,6 +135,14 @@ def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_weights_that_cannot_be_read_are_named(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    os.truncate(folder / "model.safetensors", 1000)
+    with pytest.raises(TrainerError, match=f"{folder}"):
+        load(folder)
+
+
 def test_a_save_that_fails_leaves_the_old_folder(tmp_path: Path) -> None:
     folder = tmp_path / "v"
     with published(folder) as writing:

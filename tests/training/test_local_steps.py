@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_policy import (
     alternating,
     batch_of,
@@ -17,6 +16,7 @@ from tiny_policy import (
     naive_logprobs,
     naive_model,
     naive_policy_loss,
+    policy_gradient,
     relative_difference,
     row,
     with_engine_logprobs,
@@ -24,15 +24,6 @@ from tiny_policy import (
 
 from openforgerl.errors import TrainerError
 from openforgerl.records import Batch, MaskReason
-
-
-def gradient_of_policy_step(tiny: Path, batch: Batch, folder: Path, **settings: object) -> list[torch.Tensor]:
-    """By parameter; AdamW's first moment with beta 0 is the gradient that it was given."""
-    trainer = load(tiny, grad_clip=1e9, betas=(0.0, 0.9), **settings)
-    trainer.policy_step(batch)
-    trainer.save_state(folder / "state")
-    saved = load_file(folder / "state" / "state.safetensors")
-    return [saved[f"exp_avg/{name}"] for name in trainer.state()]
 
 
 def test_sft_learns_three_rows_by_heart(tiny: Path) -> None:
@@ -72,18 +63,16 @@ def test_a_policy_step_raises_what_was_good_and_lowers_what_was_bad(tiny: Path) 
 
 
 @pytest.mark.parametrize("settings", [{}, {"pack": False}, {"token_budget": 60, "logit_chunk": 7}])
-def test_the_gradient_equals_a_loop_over_rows_and_tokens(
-    tiny: Path, tmp_path: Path, settings: dict[str, object]
-) -> None:
+def test_the_gradient_equals_a_loop_over_rows_and_tokens(tiny: Path, settings: dict[str, object]) -> None:
     batch = batch_of(with_engine_logprobs(conversations(), load(tiny), noise=1.5), advantage=alternating)
     model = naive_model(tiny)
     loss = naive_policy_loss(model, batch)
     loss.backward()
-    taken = gradient_of_policy_step(tiny, batch, tmp_path, **settings)
+    taken = policy_gradient(tiny, batch, **settings)
     assert relative_difference(taken, [p.grad for p in model.parameters()]) <= 1e-5
 
 
-def test_a_shared_sampled_token_counts_for_each_row_that_trains_it(tiny: Path, tmp_path: Path) -> None:
+def test_a_shared_sampled_token_counts_for_each_row_that_trains_it(tiny: Path) -> None:
     ids = [5, 6, 7, 8, 9]
     left, right = row(ids, [2, 3, 4], session="g0-r0"), row([*ids, 11], [3], session="g0-r1")
     advantages = {"g0-r0": 1.0, "g0-r1": -3.0}
@@ -91,7 +80,7 @@ def test_a_shared_sampled_token_counts_for_each_row_that_trains_it(tiny: Path, t
     batch = batch_of(rows, advantage=lambda one: advantages[one.session_id])
     model = naive_model(tiny)
     naive_policy_loss(model, batch).backward()
-    taken = gradient_of_policy_step(tiny, batch, tmp_path)
+    taken = policy_gradient(tiny, batch)
     assert relative_difference(taken, [p.grad for p in model.parameters()]) <= 1e-5
 
 
@@ -148,6 +137,17 @@ def test_receipts_cover_sampled_tokens_masked_or_not_but_no_changed_distribution
     _, (from_step,) = trainer.policy_step(batch_of([shifted], advantage=lambda one: 1.0))
     assert from_step.max_gap == pytest.approx(receipt.max_gap, abs=1e-6)
     assert (from_step.tokens, from_step.policy_version) == (4, 0)
+
+
+def test_a_greedy_row_has_a_receipt_without_tokens_and_a_lost_logprob_an_infinite_gap(tiny: Path) -> None:
+    ids = list(range(10, 20))
+    greedy = row(
+        ids, [], session="g0-r0", temperature=0.0, masked=dict.fromkeys([3, 4], MaskReason.CHANGED_DISTRIBUTION)
+    )
+    lost = row(ids, [3], session="g0-r1", logprobs=[math.nan] * 10)
+    of_greedy, of_lost = load(tiny).receipts([greedy, lost])
+    assert (of_greedy.tokens, of_greedy.max_gap) == (0, 0.0)
+    assert (of_lost.tokens, of_lost.max_gap) == (1, math.inf)
 
 
 def test_logprobs_are_those_of_the_rows_temperature(tiny: Path) -> None:

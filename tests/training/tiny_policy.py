@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from openforgerl.records import Batch, MaskReason, TokenRow, TrainingRow
@@ -120,6 +121,20 @@ def alternating(one: TokenRow) -> float:
 
 def load(folder: Path, **settings: Any) -> LocalTrainer:
     return LocalTrainer.load(folder, LocalTrainerConfig(**{"max_gap": None, **settings}))
+
+
+def policy_gradient(model: Path, batch: Batch, **settings: Any) -> list[Tensor]:
+    """By parameter, as it reaches the optimizer of one policy step."""
+    taken: list[Tensor] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        taken.extend(parameter.grad.clone() for group in optimizer.param_groups for parameter in group["params"])
+
+    trainer = load(model, grad_clip=1e9, **settings)
+    hook = register_optimizer_step_pre_hook(keep)
+    trainer.policy_step(batch)
+    hook.remove()
+    return taken
 
 
 def naive_logprobs(model: Any, one: TokenRow, temperature: float | None = None) -> Tensor:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from openforgerl.trainers.packing import Pack, pack
 
 rows_of_few_ids = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
+def ancestors(one: Pack) -> NDArray[np.bool_]:
+    """(T, T): what each node sees, by the branches, from which attention is computed."""
+    mask = np.zeros((len(one), len(one)), dtype=np.bool_)
+    for branch in one.branches:
+        own = slice(branch.start, branch.stop)
+        for start, stop in branch.context:
+            mask[own, start:stop] = True
+        mask[own, own] = np.tri(branch.stop - branch.start, dtype=np.bool_)
+    return mask
+
+
 def check_pack(one: Pack, rows: list[list[int]]) -> None:
-    mask = one.ancestors()
+    mask = ancestors(one)
     for index, path in one.paths.items():
         assert one.ids[path].tolist() == rows[index]
         assert one.positions[path].tolist() == list(range(len(path)))
@@ -52,14 +63,7 @@ def test_the_order_of_the_rows_changes_nothing(rows: list[list[int]], seed: int)
 def test_unshared_rows_are_causal_chains_of_their_own() -> None:
     packs = pack([[1, 2, 3], [1, 2, 4], [1, 2, 3]], budget=100, share=False)
     assert [one.ids.tolist() for one in packs] == [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
-    assert all(one.is_chain for one in packs)
-
-
-@pytest.mark.parametrize(("rows", "chain"), [([[1, 2], [1, 2, 3, 4], [1, 2, 3]], True), ([[1, 2], [1, 3]], False)])
-def test_a_chain_is_told_from_a_tree(rows: list[list[int]], chain: bool) -> None:
-    (one,) = pack(rows, budget=100)
-    assert one.is_chain is chain
-    assert (one.ancestors() == np.tri(len(one), dtype=np.bool_)).all() == chain
+    assert all(len(one.branches) == 1 for one in packs)
 
 
 def test_rows_longer_than_the_budget_still_share_their_long_prefix() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
@@ -43,15 +44,14 @@ class LocalTrainer:
 
     @classmethod
     def load(cls, model: Path, config: LocalTrainerConfig, *, chat_template: Path | None = None) -> LocalTrainer:
-        """From a Hugging Face folder. Checkpoints carry `chat_template` in place of the folder's own, if given."""
+        """From a Hugging Face folder; checkpoints carry `chat_template` in place of the folder's own, if it is given.
+
+        Raises ConfigError where it is no model folder, TrainerError where it cannot be loaded.
+        """
         files = local_checkpoint.companions(model)
         if chat_template is not None:
             files["chat_template.jinja"] = chat_template.read_bytes()
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
-        )
-        return cls(loaded, config, files)
+        return cls(_load_fp32(model), config, files)
 
     @property
     def policy_version(self) -> int:
@@ -128,7 +128,12 @@ class LocalTrainer:
     def _new_optimizer(self) -> torch.optim.AdamW:
         config = self._config
         return torch.optim.AdamW(
-            self._model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+            self._model.parameters(),
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
         )
 
     def _finish(self, phase: Phase, lr: float, metrics: dict[str, float]) -> Update:
@@ -155,3 +160,11 @@ class LocalTrainer:
                 f"row {worst.session_id}/{worst.branch}: engine and trainer differ by {worst.max_gap:.2g} in log-prob, "
                 f"more than [trainer] max_gap = {limit:g} (policy version {worst.policy_version}): nothing applied"
             )
+
+
+def _load_fp32(folder: Path) -> Any:
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise TrainerError(f"[model] path {str(folder)!r}: {error}") from error

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openforgerl.trainers.local_attention import NAME, masked_branches
+from openforgerl.trainers.local_logprobs import target_logprobs
 from openforgerl.trainers.packing import Pack
 
 FULL_ATTENTION = frozenset(
@@ -46,23 +48,20 @@ class PackedModel:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.config: Any = model.config
-        self.exact_trie = trie_is_exact(self.config)
+        self.exact_trie = trie_is_exact(model.config)
+        if self.exact_trie:
+            model.set_attn_implementation(NAME)
 
     def features(self, pack: Pack, sources: Tensor) -> Tensor:
         """(n, width) of the nodes `sources`, from which `score` computes; with gradient where it is enabled."""
-        inputs: dict[str, Any] = {
-            "input_ids": torch.from_numpy(pack.ids)[None],
-            "position_ids": torch.from_numpy(pack.positions)[None],
-            "use_cache": False,
-        }
-        if not pack.is_chain:
-            inputs["attention_mask"] = torch.from_numpy(pack.ancestors())[None, None]
+        ids = torch.from_numpy(pack.ids)[None]
         if not self.exact_trie:
             # the model's own head may scale or cap its logits: take them from its forward
-            logits: Tensor = self.model(**inputs, logits_to_keep=sources).logits[0]
+            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=sources).logits[0]
             return logits
-        hidden: Tensor = self.model.base_model(**inputs).last_hidden_state[0]
+        positions = torch.from_numpy(pack.positions)[None]
+        output = self.model.base_model(ids, position_ids=positions, use_cache=False, branches=masked_branches(pack))
+        hidden: Tensor = output.last_hidden_state[0]
         return hidden[sources]
 
     def score(self, features: Tensor, targets: Tensor, temperatures: Tensor) -> Scores:
@@ -71,9 +70,5 @@ class PackedModel:
         logits = logits.float()
         if not bool((temperatures == 1.0).all()):
             logits = logits / temperatures[:, None]
-        norm = torch.logsumexp(logits, dim=-1)
-        logprobs = logits.gather(1, targets[:, None])[:, 0] - norm
-        with torch.no_grad():
-            probabilities = torch.exp(logits - norm[:, None])
-            entropies = norm - torch.einsum("nv,nv->n", probabilities, logits)
+        logprobs, entropies = target_logprobs(logits, targets)
         return Scores(logprobs=logprobs, entropies=entropies)

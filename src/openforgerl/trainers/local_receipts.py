@@ -16,13 +16,13 @@ class Comparison:
 
     def __init__(self, table: RowTable) -> None:
         """Raises TrainerError where a row's log-probs are not those of softmax(logits / temperature)."""
-        for row in table.rows:
+        for index, row in enumerate(table.rows):
             if row.logprob_kind != "sampled":
                 raise TrainerError(
                     f"row {row.session_id}/{row.branch}: logprob_kind {row.logprob_kind!r} is no policy's; "
                     "only rows sampled by an engine with logprob_kind 'sampled' can be compared or trained by RL"
                 )
-            if not row.temperature > 0:
+            if not row.temperature > 0 and table.comparable[table.row_of == index].any():
                 raise TrainerError(
                     f"row {row.session_id}/{row.branch}: temperature {row.temperature}: sample with temperature > 0"
                 )
@@ -33,7 +33,8 @@ class Comparison:
     def add(self, places: Ints, logprobs: Tensor) -> None:
         kept = self._table.comparable[places]
         inside = places[kept]
-        self._gaps[inside] = np.abs(logprobs.numpy()[kept] - self._table.behaviour[inside])
+        gaps = np.abs(logprobs.numpy()[kept] - self._table.behaviour[inside])
+        self._gaps[inside] = np.where(np.isnan(gaps), np.inf, gaps)
         self._seen[inside] = True
 
     def receipts(self, policy_version: int) -> tuple[Receipt, ...]:

@@ -42,21 +42,6 @@ class Pack:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
-    def is_chain(self) -> bool:
-        """True where plain causal attention is the ancestor mask."""
-        return all(branch.context == ((0, branch.start),) for branch in self.branches[1:])
-
-    def ancestors(self) -> NDArray[np.bool_]:
-        """(T, T): [i, j] is true where node j is node i or stands before it on its path."""
-        mask = np.zeros((len(self), len(self)), dtype=np.bool_)
-        for branch in self.branches:
-            for start, stop in branch.context:
-                mask[branch.start : branch.stop, start:stop] = True
-            size = branch.stop - branch.start
-            mask[branch.start : branch.stop, branch.start : branch.stop] = np.tri(size, dtype=np.bool_)
-        return mask
-
 
 def pack(rows: Sequence[Sequence[int]], *, budget: int = 4096, share: bool = True) -> list[Pack]:
     """Packs of at most `budget` nodes, or 5/4 of their longest row; a prefix that this cuts is repeated.
