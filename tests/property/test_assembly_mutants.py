@@ -28,7 +28,7 @@ MUTANTS = {
     "turns used twice": ("assembly.py", "self._used.add(turn)", "pass"),
     "turns of one message only": ("assembly.py", "range(len(run), 0, -1)", "range(1, 0, -1)"),
     "the shortest run first": ("assembly.py", "enumerate(items)", "reversed(list(enumerate(items)))"),
-    "cuts not recognised": ("assembly.py", ", self._recognition.begun)", ",)"),
+    "cuts not recognised": ("assembly.py", "(self._recognition.begun, self._recognition.beginning),", ""),
     "edits counted as foreign": ("assembly.py", '"reencoded_turns" if ours', '"foreign_turns" if ours'),
     "position ignored": ("assembly.py", " or self._here().is_a_prompt()", ""),
     "tools forgotten": ("assembly.py", "key = (unit, first, tools if first else ())", "key = (unit, first, ())"),

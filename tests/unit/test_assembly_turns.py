@@ -293,11 +293,27 @@ def test_a_call_without_tools_changes_the_prompt_but_not_the_turns(world: TokenW
     assert world.prompt(history).ids[: len(world.prompts[0])] == world.prompts[0]
 
 
+def test_a_summary_that_starts_a_new_context_shares_only_its_beginning(world: TokenWorld) -> None:
+    history = [system("Sys."), user("Hello")]
+    history += [world.ask(history, "I look.\n" + call_text()), result("x")]
+    summary = world.ask([*history, user("Sum up.")], "All is well.", tools=())
+    prompt = world.prompt([system("Sys."), user(f"Before: {summary.text}"), user("Go on")])
+    assert prompt.counters == {}
+    assert prompt.delta.parent == "c0"
+    assert prompt.delta.cut == _shared(prompt.ids, world.prompts[0])
+
+
 def test_messages_that_cannot_be_a_prompt_are_refused(world: TokenWorld) -> None:
     with pytest.raises(AssemblyError, match="messages"):
         world.prompt([])
     with pytest.raises(AssemblyError, match="tool 'bash' is not JSON"):
         world.prompt([user("Hello")], tools=(replace(BASH, definition="{"),))
+
+
+def test_a_tool_definition_nested_beyond_reading_is_refused(world: TokenWorld) -> None:
+    deep = '{"a":' * 50_000 + "1" + "}" * 50_000
+    with pytest.raises(AssemblyError, match="cannot render"):
+        world.prompt([user("Hello")], tools=(replace(BASH, definition=deep),))
 
 
 def test_a_call_that_builds_on_an_unknown_one_is_refused(world: TokenWorld) -> None:

@@ -11,7 +11,8 @@ import pytest
 from openforgerl.errors import ConfigError
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.decoding import decode_all
-from token_world import FIXTURE
+from openforgerl.tokens.template import DEFAULT, Template
+from token_world import FIXTURE, user
 
 
 @pytest.fixture
@@ -86,9 +87,33 @@ def test_a_cut_or_padded_tokenizer_file_does_not_cut_or_pad(folder: Path) -> Non
     assert Codec.load(folder).encode("Hello there.") == Codec.load(FIXTURE).encode("Hello there.")
 
 
+def test_a_tokenizer_that_would_add_bos_adds_none(folder: Path) -> None:
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<file_sep>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<file_sep>": {"id": "<file_sep>", "ids": [3], "tokens": ["<file_sep>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<file_sep>", "eos_token": "<|im_end|>"}')
+    codec = Codec.load(folder)
+    assert codec.tokenizer.encode("Hi").ids[0] == codec.bos_id == 3
+    printing = "{{- bos_token }}\n" + DEFAULT.read_text()
+    ids = Template(codec, printing, "bos.jinja").whole_ids([user("Hi")]).tolist()
+    assert (ids[0], ids.count(3)) == (3, 1)
+    with pytest.raises(ConfigError, match="two BOS"):
+        Template(codec, "{{- bos_token }}\n" + printing, "bos.jinja")
+
+
 def test_long_runs_of_broken_bytes_are_decoded_as_they_come() -> None:
     codec = Codec.load(FIXTURE)
     broken = codec.encode("🦜")[:1] * 5000
     text, decoder = decode_all(codec, broken)
     assert text == codec.decode(broken)
     assert len(decoder.boundary_ids) > 500
+
+
+def test_half_a_surrogate_pair_is_encoded_as_the_character_for_what_is_broken() -> None:
+    codec = Codec.load(FIXTURE)
+    assert codec.encode("cut \ud83e") == codec.encode("cut \ufffd")

@@ -179,17 +179,20 @@ class _Draft:
     def _add_answer(self, run: tuple[Message, ...]) -> None:
         """The longest beginning of a run of assistant messages that is one recorded answer, else one message anew."""
         items = [self._recognition.read(run[:count]) for count in range(len(run), 0, -1)]
-        for find in (self._recognition.whole, self._recognition.begun):
+        for find, spell in (
+            (self._recognition.whole, self._recognition.spelling),
+            (self._recognition.begun, self._recognition.beginning),
+        ):
             for place, sent in enumerate(items):
                 if turns := find(sent, self._used, self._named):
-                    self._add_turn(self._chosen(turns), sent, len(run) - place)
+                    turn = self._chosen(turns)
+                    self._add_turn(turn, spell(turn, sent), len(run) - place)
                     return
         self._count_new(items[-1])
         self._add_piece(run[:1])
 
-    def _add_turn(self, turn: Turn, sent: Sent, messages: int) -> None:
+    def _add_turn(self, turn: Turn, spelling: Spelling, messages: int) -> None:
         self._used.add(turn)
-        spelling = self._spelling(turn, sent)
         self.counters["split_tokens"] += spelling.split_tokens
         self.counters["cut_turns"] += spelling.cut
         self._append(self._template.opening_ids(first=not self._count, tools=self._tools))
@@ -198,10 +201,6 @@ class _Draft:
         closed = spelling.ended and spelling.ids[-1] == closing[0]
         self._append(closing[1:] if closed else closing)
         self._done(messages)
-
-    def _spelling(self, turn: Turn, sent: Sent) -> Spelling:
-        begun = None if turn in self._recognition.whole(sent, ()) else self._recognition.beginning(turn, sent)
-        return begun or self._recognition.spelling(turn, sent)
 
     def _chosen(self, turns: Sequence[Turn]) -> Turn:
         self.counters["ambiguous_turns"] += len(turns) > 1

@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from openforgerl.errors import ConfigError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
@@ -64,8 +66,12 @@ class Codec:
         return "" if token_id is None else self.tokenizer.id_to_token(token_id) or ""
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Plain text: control-token text in it stays plain, nothing is added."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids) if text else ()
+        """Plain text: control-token text in it stays plain, nothing is added; half a surrogate pair becomes U+FFFD."""
+        if not text:
+            return ()
+        # A JavaScript harness that cuts a string cuts between UTF-16 units.
+        clean = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+        return tuple(self.tokenizer.encode(clean, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Control tokens are shown; bytes that are no UTF-8 become U+FFFD."""

@@ -79,14 +79,20 @@ class Recognition:
         pool = self._turns.values() if owners is None else owners
         taken = used if owners else {*used, *named}
         cut = (turn for turn in pool if turn not in taken and turn.call.delivered.state != "full")
-        return [turn for turn in cut if self.beginning(turn, sent) is not None]
+        return [turn for turn in cut if self._begun(turn, sent) is not None]
 
     def spelling(self, turn: Turn, sent: Sent) -> Spelling:
         """A turn that agrees, as its ids."""
         return turn.whole(reasoning=self._keeps_reasoning(turn, sent))
 
-    def beginning(self, turn: Turn, sent: Sent) -> Spelling | None:
-        """A turn of which it is the beginning, as the ids of that; None where it is not."""
+    def beginning(self, turn: Turn, sent: Sent) -> Spelling:
+        """A turn of which it is the beginning, as the ids of that."""
+        found = self._begun(turn, sent)
+        if found is None:
+            raise ValueError(f"the message does not begin the answer of call {turn.call.call_id}")
+        return found
+
+    def _begun(self, turn: Turn, sent: Sent) -> Spelling | None:
         return turn.beginning(sent.message, reasoning=self._keeps_reasoning(turn, sent))
 
     def _owners(self, sent: Sent) -> list[Turn] | None:

@@ -72,19 +72,22 @@ class ChatRenderer:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, generation_prompt: bool = False
     ) -> Marked:
         """The text of a conversation. Raises AssemblyError where the template refuses it."""
+        try:
+            return self._render(messages, tools, generation_prompt)
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            raise AssemblyError(f"chat template {self.name} cannot render these messages: {error}") from error
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], generation_prompt: bool) -> Marked:
         fields: list[Value] = [self._fields(message) for message in messages]
         specs: list[Value] = [_tool(tool) for tool in tools]
         sentinel = self._sentinel([*fields, *specs])
-        try:
-            text = self._template.render(
-                messages=self._broken(fields, sentinel),
-                tools=self._broken(specs, sentinel) or None,
-                add_generation_prompt=generation_prompt,
-                bos_token=self.codec.token_text(self.codec.bos_id),
-                eos_token=self.codec.token_text(self.codec.stop_ids[0]),
-            )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise AssemblyError(f"chat template {self.name} cannot render these messages: {error}") from error
+        text = self._template.render(
+            messages=self._broken(fields, sentinel),
+            tools=self._broken(specs, sentinel) or None,
+            add_generation_prompt=generation_prompt,
+            bos_token=self.codec.token_text(self.codec.bos_id),
+            eos_token=self.codec.token_text(self.codec.stop_ids[0]),
+        )
         return Marked(text=text, sentinel=sentinel)
 
     def _fields(self, message: Message) -> dict[str, Value]:
