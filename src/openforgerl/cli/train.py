@@ -24,6 +24,7 @@ from openforgerl.cli.building import (
 from openforgerl.cli.claiming import claim, run_id
 from openforgerl.cli.config import Config
 from openforgerl.cli.loading import load_config
+from openforgerl.cli.report import Reporting
 from openforgerl.cli.stopping import INTERRUPTED, until_terminated
 from openforgerl.cli.view import TerminalView
 from openforgerl.engines.base import Engine
@@ -106,6 +107,7 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
         await plan.runtime.sweep(run_id(folder))
         engine, trainer = load_policy(config, plan.model, folder, progress)
         stack.push_async_callback(engine.aclose)
+        reporting = Reporting(folder, TerminalView(config.trainer.grpo.steps))
         loop = Loop(
             run=folder,
             store=store,
@@ -120,10 +122,13 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
             credit=config.trainer.credit,
             evaluation=config.evaluation,
             seed=config.trainer.seed,
-            listener=TerminalView(config.trainer.grpo.steps),
+            listener=reporting,
         )
         print(f"run {folder.root}: {plan.harness.name}, {plan.runtime.isolation}", flush=True)
-        done = await Training(loop, progress).run()
+        try:
+            done = await Training(loop, progress).run()
+        finally:
+            await reporting.aclose()
         print(orjson.dumps(summary(done, store)).decode(), flush=True)
     return 0
 

@@ -47,6 +47,10 @@ class TerminalView:
         else:
             self._stand(f"{time.strftime('%H:%M:%S')}  {name:<16} {', '.join(shown)}")
 
+    def note(self, line: str) -> None:
+        """A standing line of its own."""
+        self._stand(line)
+
     def _time_left(self, name: str) -> str:
         done = int(name.split()[1])
         recent = self._durations[-5:]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 HEIGHT = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 38, 14, 26, 44
-_SLOT = 0.11
-"""Share of the width that one held-out mark takes, up to `_SLOT_MOST` pixels."""
-_SLOT_MOST = 84
+_SLOT, _SLOT_LEAST, _SLOT_MOST = 0.1, 56.0, 84.0
+"""Share of the width that one held-out mark takes, and its limits in pixels."""
 _MEAN_OVER = 5
 _BINS_PER_DECADE = 4
 
@@ -60,6 +59,8 @@ class Bin:
     label: str
     title: str
     broken: bool
+    gate: bool
+    """The gate is this bin's lower edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def reward_chart(
     planned: int,
 ) -> RewardChart:
     """`before`, `after`: (label, held-out reward); `steps`: (number, reward, title); the axis holds `planned` steps."""
-    slot = min(_SLOT_MOST, width * _SLOT)
+    slot = max(_SLOT_LEAST, min(_SLOT_MOST, width * _SLOT))
     left, right, top, bottom = _LEFT, width - _RIGHT, _TOP, HEIGHT - _BOTTOM
     split = (left + slot * len(before), right - slot * len(after))
     values = [value for _, value in (*before, *after)] + [reward for _, reward, _ in steps]
@@ -152,10 +153,10 @@ def histogram(gaps: Sequence[float], gate: float) -> tuple[Bin, ...]:
     at = Counter(math.floor(math.log10(gap) * _BINS_PER_DECADE + 1e-9) for gap in gaps if gap > 0)
     zeros = sum(gap <= 0 for gap in gaps)
     edge = round(math.log10(gate) * _BINS_PER_DECADE)
-    places = range(min([*at, edge - _BINS_PER_DECADE]), max([*at, edge - 1]) + 1)
+    places = range(min([*at, edge - _BINS_PER_DECADE]), max([*at, edge]) + 1)
     most = max([*at.values(), zeros, 1])
     bins = [_bin(place, at[place], most, edge) for place in places]
-    zero = Bin(count=zeros, share=zeros / most, label="0", title=f"{zeros} rows: exactly 0", broken=False)
+    zero = Bin(count=zeros, share=zeros / most, label="0", title=f"{zeros} rows: exactly 0", broken=False, gate=False)
     return (zero, *bins) if zeros else tuple(bins)
 
 
@@ -163,7 +164,7 @@ def _bin(place: int, count: int, most: int, edge: int) -> Bin:
     low, high = (10.0 ** (number / _BINS_PER_DECADE) for number in (place, place + 1))
     label = f"1e{place // _BINS_PER_DECADE}" if place % _BINS_PER_DECADE == 0 else ""
     title = f"{count} rows: {low:.1e} to {high:.1e}"
-    return Bin(count=count, share=count / most, label=label, title=title, broken=place >= edge)
+    return Bin(count=count, share=count / most, label=label, title=title, broken=place >= edge, gate=place == edge)
 
 
 def parts(values: Mapping[str, float], whole: float | None = None) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from openforgerl.records import CallKind, Receipt, RecordedCall, Session, TokenRow, Use
 from openforgerl.store.sqlite import Store
 from openforgerl.trajectories import kinds, rows
+from openforgerl.web.glossary import HELDOUT
 from openforgerl.workflows.account import why_unused
 from openforgerl.workflows.run_folder import RunFolder
 
@@ -46,6 +47,17 @@ class SessionEvidence:
     @property
     def phase(self) -> str:
         return self.session.labels.get("phase", "") or "no phase"
+
+    @property
+    def step(self) -> str:
+        """What the session was collected for, in the words of the metrics, which count steps from 1; "" where the
+        phase says it all."""
+        phase, step = self.phase, self.session.labels.get("step", "")
+        if phase == "sft" or not step.isdecimal():
+            return ""
+        if phase == "evaluation" and int(step) < len(HELDOUT):
+            return f"held-out, {tuple(HELDOUT.values())[int(step)]}"
+        return f"{phase} {int(step) + 1}"
 
     @property
     def unused_for(self) -> str:

@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from openforgerl.records import MaskReason, Receipt, RecordedCall, Session, TokenRow
+from openforgerl.records import MaskReason, Receipt, RecordedCall, TokenRow
 from openforgerl.tokens.codec import Codec
 from openforgerl.web.evidence import AgentLog, SessionEvidence
-from openforgerl.web.glossary import HELDOUT
 from openforgerl.web.vocabulary import token_text
 
 FORMAT = 1
@@ -43,7 +42,7 @@ class RolloutData:
                 "attempt": session.attempt,
                 "harness": session.harness,
                 "phase": seen.phase,
-                "step": step_name(session),
+                "step": seen.step,
                 "labels": dict(session.labels),
                 "created": session.created_at,
                 "ended_by": str(ending.ended_by) if ending else "open",
@@ -104,17 +103,6 @@ class RolloutData:
         ids = sorted(self._used)
         entries = [token_text(self._codec, token_id) for token_id in ids]
         return {"ids": ids, "texts": [text for text, _ in entries], "kinds": [str(kind) for _, kind in entries]}
-
-
-def step_name(session: Session) -> str:
-    """The step that a session was collected for, in the words of the metrics: steps count from 1 there."""
-    phase, step = session.labels.get("phase"), session.labels.get("step", "")
-    if not step.isdecimal() or phase == "sft":
-        return ""
-    names = tuple(HELDOUT.values())
-    if phase == "evaluation" and int(step) < len(names):
-        return names[int(step)]
-    return f"{phase} {int(step) + 1}"
 
 
 def _row(row: TokenRow, receipt: Receipt | None, place: Mapping[str, int]) -> Json:

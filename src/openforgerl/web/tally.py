@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from openforgerl.records import Completion, Finish
+from openforgerl.records import Completion, Finish, Session
 from openforgerl.web.evidence import SessionEvidence
 
 LOG_CAP = 1_000_000
@@ -38,31 +38,32 @@ class Tally:
 
     def add(self, seen: SessionEvidence) -> None:
         self.sessions += 1
+        phase = seen.step if seen.phase == "evaluation" and seen.step else seen.phase
         self.calls += len(seen.calls)
         self.rows += len(seen.rows)
         self.settled += bool(seen.uses)
         self.harnesses[seen.session.harness or "unnamed"] += 1
         self.started_at = min(self.started_at or seen.session.created_at, seen.session.created_at)
-        self._add_ending(seen)
-        self._add_grade(seen)
+        self._add_ending(phase, seen.session)
+        self._add_grade(phase, seen.session)
         self._add_counters(seen)
         self._add_receipts(seen)
 
-    def _add_ending(self, seen: SessionEvidence) -> None:
-        ending = seen.session.ending
+    def _add_ending(self, phase: str, session: Session) -> None:
+        ending = session.ending
         ended_by = str(ending.ended_by) if ending else "open"
-        self.endings[seen.phase][ended_by] += 1
+        self.endings[phase][ended_by] += 1
         if ending and ending.reason:
-            self.ending_reasons[seen.phase, ended_by, ending.reason] += 1
+            self.ending_reasons[phase, ended_by, ending.reason] += 1
 
-    def _add_grade(self, seen: SessionEvidence) -> None:
-        grade = seen.session.grade
+    def _add_grade(self, phase: str, session: Session) -> None:
+        grade = session.grade
         kind = grade.kind if grade else "none"
-        self.grades[seen.phase][kind] += 1
+        self.grades[phase][kind] += 1
         if grade and grade.reward is not None:
-            self.rewards[seen.phase].append(grade.reward)
+            self.rewards[phase].append(grade.reward)
         if grade and grade.reason:
-            self.grade_reasons[seen.phase, kind, grade.reason] += 1
+            self.grade_reasons[phase, kind, grade.reason] += 1
 
     def _add_counters(self, seen: SessionEvidence) -> None:
         self.counters["retried_rollouts"] += seen.session.attempt > 0

@@ -3,16 +3,19 @@
 const FIRST_SHOWN = 500;
 const COLUMNS = [
   { name: "rollout", value: null, cell: (s) => el("a", { href: `#/rollout/${encodeURIComponent(s.id)}`, text: s.id }) },
-  { name: "phase", value: (s) => s.phase, cell: (s) => s.phase },
-  { name: "step", value: (s) => s.step, cell: (s) => s.step, wide: true },
+  { name: "step", value: stepOf, cell: stepOf, wide: true },
   { name: "task", value: (s) => s.task, cell: (s) => s.task, wide: true },
   { name: "reward", value: (s) => s.reward ?? -Infinity, cell: (s) => (s.reward === null ? s.grade : s.reward.toFixed(2)), number: true },
   { name: "ended by", value: (s) => s.ended_by, cell: (s) => [swatch(s.ended_by), s.ended_by] },
-  { name: "calls", value: (s) => s.calls.length, cell: (s) => s.calls.length, number: true, wide: true },
   { name: "sampled", value: (s) => s.sampled, cell: (s) => grouped(s.sampled), number: true, wide: true },
   { name: "trained", value: (s) => s.trained, cell: (s) => (s.unused_for ? s.unused_for : grouped(s.trained)), number: true, wide: true },
 ];
 const REWARDS = { "1 or more": (r) => r !== null && r >= 1, "between 0 and 1": (r) => r > 0 && r < 1, "0 or less": (r) => r !== null && r <= 0, "no reward": (r) => r === null };
+
+// Where a rollout belongs, in one word or two.
+function stepOf(session) {
+  return session.step || session.phase;
+}
 
 // Elements only ever get text, never markup: whatever a rollout says stays text.
 function el(tag, properties = {}, ...children) {

@@ -7,7 +7,7 @@ const FOLD_TAIL = 240; // and the last stay open
 function rolloutPage(data, session, walk) {
   return [
     walk,
-    el("p", { class: "eyebrow", text: [session.phase, session.step].filter(Boolean).join(" · ") }),
+    el("p", { class: "eyebrow", text: stepOf(session) }),
     el("h1", { tabindex: "-1", text: session.id }),
     facts(session),
     el("h2", { text: session.rows.length === 1 ? "Tokens" : `Tokens, in ${session.rows.length} rows` }),
@@ -66,6 +66,7 @@ function rowView(data, session, row) {
   const tokens = rowTokens(data, session, row);
   const block = el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": `Tokens of row ${row.branch}; arrow keys walk through them` });
   const inspect = el("div", { class: "inspect dim", role: "status", text: "Point at a token, or walk with the arrow keys." });
+  for (const token of tokens) if (token.reason === "" && session.unused_for) token.unused = session.unused_for;
   const spans = tokens.map((token, place) => tokenSpan(data, token, place));
   block.append(...folded(tokens, spans));
   walkTokens(block, spans, tokens, data, inspect);
@@ -81,18 +82,26 @@ function rowHead(row, tokens) {
 }
 
 function legend(tokens, block) {
-  const reasons = [...new Set(tokens.map((token) => token.reason))];
-  const keys = reasons.map((reason) => el("span", { class: `t ${stateClass(reason)}`, text: reason === "" ? "trained" : reason.replaceAll("_", " ") }));
+  const states = new Map(tokens.map((token) => [stateClass(token), stateName(token)]));
+  const keys = [...states].map(([state, text]) => el("span", { class: `t ${state}`, text }));
   const box = el("input", { type: "checkbox" });
   box.addEventListener("change", () => block.classList.toggle("probability", box.checked));
   return el("div", { class: "controls" }, keys, el("label", {}, box, " shade improbable tokens"));
 }
 
-const stateClass = (reason) => (reason === "" ? "trained" : reason === "context" ? "context" : `masked ${colour(reason)}`);
+function stateClass({ reason, unused }) {
+  if (reason === "") return unused ? "unused" : "trained";
+  return reason === "context" ? "context" : `masked ${colour(reason)}`;
+}
+
+function stateName({ reason, unused }) {
+  if (reason === "") return unused ? `not trained: ${unused.replaceAll("_", " ")}` : "trained";
+  return reason === "context" ? "context" : `masked: ${reason.replaceAll("_", " ")}`;
+}
 
 function tokenSpan(data, token, place) {
   const { text, kind } = data.tokens.get(token.id) ?? { text: String(token.id), kind: "id" };
-  const span = el("span", { class: `t ${stateClass(token.reason)} ${kind}`, title: described(data, token, place) });
+  const span = el("span", { class: `t ${stateClass(token)} ${kind}`, title: described(data, token, place) });
   if (token.logprob !== undefined) span.style.setProperty("--doubt", `${Math.round(70 * (1 - Math.exp(token.logprob)))}%`);
   span.append(...(kind === "text" ? spaced(text) : shown(text)));
   return span;
@@ -101,14 +110,15 @@ function tokenSpan(data, token, place) {
 function described(data, token, place) {
   const told = [`token ${place}`, `id ${token.id}`, JSON.stringify(data.tokens.get(token.id)?.text ?? "")];
   if (token.call) told.push(`log-prob ${token.logprob.toFixed(4)} (p ${Math.exp(token.logprob).toFixed(3)})`, `policy v${token.version}`, `call ${token.call.index}`);
-  told.push(token.reason === "" ? "trained: loss mask 1" : `no loss: ${token.reason}`);
+  if (token.reason) told.push(`loss mask 0: ${token.reason}`);
+  else told.push("loss mask 1", token.unused ? `not trained: ${token.unused}` : "trained");
   return told.join(" · ");
 }
 
 // Spaces, tabs and line ends as dim signs; a line end also ends the line.
 function spaced(text) {
   return text.split(/( |\t|\r?\n)/).filter((part) => part !== "").flatMap((part) => {
-    if (part === " ") return el("span", { class: "w", text: "·" });
+    if (part === " ") return [el("span", { class: "w", text: "·" }), el("wbr")];
     if (part === "\t") return [el("span", { class: "w", text: "⇥" }), "\t"];
     if (part.endsWith("\n")) return [el("span", { class: "w", text: part === "\n" ? "⏎" : "␍⏎" }), "\n"];
     return shown(part);
