@@ -84,7 +84,7 @@ class Use:
 
     session_id: str
     phase: str
-    """sft | rl | evaluation."""
+    """sft | grpo | evaluation."""
     step: int
     trained: bool
     reason: str = ""
