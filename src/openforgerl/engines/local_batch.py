@@ -70,6 +70,11 @@ class Batch:
         self.rows: list[Row] = []
         self.counters: Counter[str] = Counter()
 
+    @property
+    def positions_in_memory(self) -> int:
+        """Of slots, padding included, and of retained prefixes."""
+        return self._cache.tokens + self._tree.tokens
+
     def step(self, *, admit: bool = True) -> None:
         """Drop what was cancelled, admit what fits, compute, and give every row that lacks nothing its next id."""
         started = time.perf_counter()
