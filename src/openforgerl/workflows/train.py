@@ -21,6 +21,7 @@ from openforgerl.trainers.credit import Credit, CreditConfig, Rollout, assign
 from openforgerl.trainers.local import LocalTrainer
 from openforgerl.trajectories import rows as rows_of
 from openforgerl.workflows.batches import demonstrations, draw, groups
+from openforgerl.workflows.clock import StepClock
 from openforgerl.workflows.config import EvaluationConfig, GrpoConfig, SftConfig
 from openforgerl.workflows.listener import Listener
 from openforgerl.workflows.resume import Attempts
@@ -124,20 +125,23 @@ class Training:
 
     async def _grpo_step(self, step: int) -> None:
         began, loop = time.monotonic(), self._loop
+        clock = StepClock(loop.engine)
         tasks = draw(loop.train_tasks, loop.grpo.groups_per_step, seed=loop.seed, step=step)
         labels = self._labels("grpo", step, split="train")
         requests = groups(tasks, loop.grpo.group_size, name=f"grpo{step:04d}", labels=labels)
-        sessions = await self._collect(f"grpo {step + 1}/{loop.grpo.steps}", loop.student, requests)
-        collected = time.monotonic()
+        with clock.part("rollout"):
+            sessions = await self._collect(f"grpo {step + 1}/{loop.grpo.steps}", loop.student, requests)
         rollouts = [Rollout(session=session, rows=self._rows(session)) for session in sessions]
         credit = assign(rollouts, loop.credit)
-        told: Metrics = {"rollout_s": collected - began, **_rewards(sessions), **credit.counts}
         uses = [_use(session, "grpo", step, credit.unused.get(session.session_id, "")) for session in sessions]
         others = self._others(labels, sessions)
         uses += [_use(session, "grpo", step, _why_other(session)) for session in others]
         rows = [row for each in rollouts for row in each.rows] + [row for each in others for row in self._rows(each)]
-        await self._give_receipts(_without(rows, credit))
-        update = await self._policy_update(credit) if credit.trained else None
+        with clock.part("receipts"):
+            await self._give_receipts(_without(rows, credit))
+        with clock.part("update"):
+            update = await self._policy_update(credit) if credit.trained else None
+        told: Metrics = {**_rewards(sessions), **credit.counts, **clock.read()}
         await self._advance({"grpo_steps": step + 1}, uses, f"grpo {step + 1}", update, told, began)
 
     async def _policy_update(self, credit: Credit) -> Update:
