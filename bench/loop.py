@@ -75,9 +75,8 @@ def report(steps: Sequence[dict[str, float]]) -> None:
     print(f"  {'everything else':<46} {other:7.1f} s {other / whole:6.1%}")
     print("within the rollouts:")
     print(f"  {'engine computing':<46} {mean('engine_s'):7.1f} s {mean('engine_s') / whole:6.1%}")
-    print(
-        f"  {'harness and grader processes, CPU':<46} {mean('harness_cpu_s'):7.1f} s {mean('harness_cpu_s') / whole:6.1%}"
-    )
+    cpu_s = mean("harness_cpu_s")
+    print(f"  {'harness and grader processes, CPU':<46} {cpu_s:7.1f} s {cpu_s / whole:6.1%}")
     prompt = mean("prefilled_tokens") + mean("reused_tokens")
     rate = mean("sampled_tokens") / max(mean("engine_s"), 1e-9)
     print(f"  sampled {mean('sampled_tokens'):.0f} tokens, {rate:.0f} per engine second; ", end="")
