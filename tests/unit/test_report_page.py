@@ -95,7 +95,7 @@ async def test_a_live_run_is_judged_by_its_committed_steps(tmp_path: Path) -> No
     live = Page(render(run)).text
     await store.aclose()
     assert "verify holds." in live
-    assert "1 sessions of steps that are not committed are left out." in live
+    assert "1 session of steps that are not committed is left out." in live
     run.commit(Progress(grpo_steps=2, evaluations={"after_rl": evaluation(0.5, 2)}))
     finished = Page(render(run)).text
     assert "verify: 1 finding." in finished

@@ -72,48 +72,59 @@ class Part:
     """Share of what stands before it."""
 
 
-def reward_chart(
-    width: int,
-    before: Sequence[tuple[str, float]],
-    steps: Sequence[tuple[int, float, str]],
-    after: Sequence[tuple[str, float]],
-    planned: int,
-) -> RewardChart:
+Labelled = Sequence[tuple[str, float]]
+Steps = Sequence[tuple[int, float, str]]
+
+
+class _Frame:
+    """Where a reward and a place on the axis lie on the picture."""
+
+    def __init__(self, width: int, before: int, after: int, last_step: int, values: Sequence[float]) -> None:
+        self.left, self.right, self.top, self.bottom = _LEFT, width - _RIGHT, _TOP, HEIGHT - _BOTTOM
+        self.ticks = nice_ticks(min([0.0, *values]), max([1.0, *values]))
+        self.last_step = last_step
+        self._slot = max(_SLOT_LEAST, min(_SLOT_MOST, width * _SLOT))
+        self.split = (self.left + self._slot * before, self.right - self._slot * after)
+
+    def y(self, value: float) -> float:
+        share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return round(self.bottom - share * (self.bottom - self.top), 1)
+
+    def step_x(self, number: float) -> float:
+        return round(self.split[0] + (number - 0.5) / self.last_step * (self.split[1] - self.split[0]), 1)
+
+    def mark(self, place: int, from_x: float, label: str, value: float) -> Mark:
+        x = round(from_x + self._slot * (place + 0.5), 1)
+        return Mark(x=x, y=self.y(value), label=label, title=f"{value:.2f}")
+
+
+def reward_chart(width: int, before: Labelled, steps: Steps, after: Labelled, planned: int) -> RewardChart:
     """`before`, `after`: (label, held-out reward); `steps`: (number, reward, title); the axis holds `planned` steps."""
-    slot = max(_SLOT_LEAST, min(_SLOT_MOST, width * _SLOT))
-    left, right, top, bottom = _LEFT, width - _RIGHT, _TOP, HEIGHT - _BOTTOM
-    split = (left + slot * len(before), right - slot * len(after))
-    values = [value for _, value in (*before, *after)] + [reward for _, reward, _ in steps]
-    ticks = nice_ticks(min([0.0, *values]), max([1.0, *values]))
-    last = max([planned, 1, *(number for number, _, _ in steps)])
-
-    def y(value: float) -> float:
-        return round(bottom - (value - ticks[0]) / (ticks[-1] - ticks[0]) * (bottom - top), 1)
-
-    def x(number: float) -> float:
-        return round(split[0] + (number - 0.5) / last * (split[1] - split[0]), 1)
-
-    dots = tuple(Mark(x=x(number), y=y(reward), label="", title=title) for number, reward, title in steps)
+    rewards = [reward for _, reward, _ in steps]
+    last_step = max([planned, 1, *(number for number, _, _ in steps)])
+    values = [*rewards, *(value for _, value in (*before, *after))]
+    frame = _Frame(width, len(before), len(after), last_step, values)
     smooth = len(steps) >= 2 * _MEAN_OVER
-    means = running_means([reward for _, reward, _ in steps], _MEAN_OVER) if smooth else [r for _, r, _ in steps]
-    places = [left + slot * (at + 0.5) for at in range(len(before))]
-    places += [split[1] + slot * (at + 0.5) for at in range(len(after))]
+    curve = running_means(rewards, _MEAN_OVER) if smooth else rewards
+    dots = tuple(Mark(x=frame.step_x(n), y=frame.y(reward), label="", title=title) for n, reward, title in steps)
     heldout = tuple(
-        Mark(x=round(place, 1), y=y(value), label=label, title=f"{value:.2f}")
-        for place, (label, value) in zip(places, (*before, *after), strict=True)
+        frame.mark(place, from_x, label, value)
+        for from_x, marks in ((frame.left, before), (frame.split[1], after))
+        for place, (label, value) in enumerate(marks)
     )
+    numbers = step_ticks(last_step, frame.split[1] - frame.split[0])
     return RewardChart(
         width=width,
         height=HEIGHT,
-        left=left,
-        right=right,
-        top=top,
-        bottom=bottom,
-        split=split,
-        y_ticks=tuple(Tick(at=y(value), label=f"{value:g}") for value in ticks),
-        x_ticks=tuple(Tick(at=x(number), label=str(number)) for number in step_ticks(last, split[1] - split[0])),
+        left=frame.left,
+        right=frame.right,
+        top=frame.top,
+        bottom=frame.bottom,
+        split=frame.split,
+        y_ticks=tuple(Tick(at=frame.y(value), label=f"{value:g}") for value in frame.ticks),
+        x_ticks=tuple(Tick(at=frame.step_x(number), label=str(number)) for number in numbers),
         dots=dots,
-        line=path([(dot.x, y(mean)) for dot, mean in zip(dots, means, strict=True)]),
+        line=path([(dot.x, frame.y(value)) for dot, value in zip(dots, curve, strict=True)]),
         smooth=smooth,
         heldout=heldout,
         heldout_line=path([(mark.x, mark.y) for mark in heldout]),

@@ -26,6 +26,10 @@ def count(value: float) -> str:
     return f"{value:,.0f}".replace(",", THIN)
 
 
+def plural(value: int, noun: str) -> str:
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def reward(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}".replace("-", MINUS)
 
@@ -68,5 +72,5 @@ def slug(name: str) -> str:
 
 FILTERS: dict[str, Callable[..., str]] = {
     "count": count, "reward": reward, "change": change, "percent": percent, "duration": duration, "number": number,
-    "slug": slug,
+    "slug": slug, "plural": plural,
 }  # fmt: skip

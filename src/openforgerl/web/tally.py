@@ -78,8 +78,10 @@ class Tally:
             self.counters["delivery_unknown"] += call.delivered.state == "unknown"
 
     def _add_receipts(self, seen: SessionEvidence) -> None:
-        for row in seen.rows:
-            self.sampled_rows += row.logprob_kind == "sampled"
+        """Of sampled rows; a scripted teacher's log-probs are no distribution's."""
+        sampled = [row for row in seen.rows if row.logprob_kind == "sampled"]
+        self.sampled_rows += len(sampled)
+        for row in sampled:
             receipt = seen.receipts.get(row.branch)
             if receipt is not None:
                 self.gaps.append(receipt.max_gap)

@@ -43,8 +43,8 @@ function shown(text) {
 function hiddenMark(char) {
   const mark = document.createElement("span");
   const code = char.codePointAt(0);
-  mark.className = code < 0x20 ? "w" : "u";
-  mark.textContent = code < 0x20 ? String.fromCodePoint(0x2400 + code) : `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+  mark.className = "u";
+  mark.textContent = code < 0x20 ? `^${String.fromCharCode(code + 0x40)}` : `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
   return mark;
 }
 

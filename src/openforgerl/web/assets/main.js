@@ -52,8 +52,8 @@ class Pages {
     this.beside = { before: found[at - 1], after: at < 0 ? found[0] : found[at + 1] };
     const place = at < 0 ? "" : `${at + 1} of ${found.length}`;
     const walk = el("nav", { class: "walk", "aria-label": "Rollouts" },
-      el("a", { href: "#rollouts", text: "← all rollouts" }),
-      link(this.beside.before, "previous"), link(this.beside.after, "next"), el("span", { class: "dim end", text: place }));
+      el("a", { href: "#rollouts", "aria-keyshortcuts": "Escape", title: "Escape", text: "← all rollouts" }),
+      link(this.beside.before, "previous", "ArrowLeft"), link(this.beside.after, "next", "ArrowRight"), el("span", { class: "dim end", text: place }));
     this.page.replaceChildren(...rolloutPage(this.data, session, walk).flat());
     document.title = `${session.id} · ${this.title}`;
     window.scrollTo({ top: 0, behavior: "instant" });
@@ -75,6 +75,6 @@ class Pages {
 }
 
 const address = (session) => `#/rollout/${encodeURIComponent(session.id)}`;
-const link = (session, text) => (session ? el("a", { href: address(session), text }) : el("span", { class: "dim", text }));
+const link = (session, text, key) => (session ? el("a", { href: address(session), "aria-keyshortcuts": key, title: key, text }) : el("span", { class: "dim", text }));
 
 main();

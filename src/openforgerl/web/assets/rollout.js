@@ -1,8 +1,8 @@
 // The page of one rollout: its facts, its calls, each row as tokens, and what the agent printed.
 
-const FOLD_ABOVE = 900; // context tokens in a row, of which
-const FOLD_HEAD = 120; // the first
-const FOLD_TAIL = 240; // and the last stay open
+// Of more than `above` context tokens in a row the first `head` and the last `tail` stay open; later rows of a session
+// mostly repeat the context of the first.
+const FOLDS = [{ above: 900, head: 120, tail: 240 }, { above: 200, head: 20, tail: 100 }];
 
 function rolloutPage(data, session, walk) {
   return [
@@ -68,7 +68,7 @@ function rowView(data, session, row) {
   const inspect = el("div", { class: "inspect dim", role: "status", text: "Point at a token, or walk with the arrow keys." });
   for (const token of tokens) if (token.reason === "" && session.unused_for) token.unused = session.unused_for;
   const spans = tokens.map((token, place) => tokenSpan(data, token, place));
-  block.append(...folded(tokens, spans));
+  block.append(...folded(tokens, spans, FOLDS[Math.min(row.branch, 1)]));
   walkTokens(block, spans, tokens, data, inspect);
   return el("section", { class: "row" }, rowHead(row, tokens), legend(tokens, block), block, inspect);
 }
@@ -120,19 +120,19 @@ function spaced(text) {
   return text.split(/( |\t|\r?\n)/).filter((part) => part !== "").flatMap((part) => {
     if (part === " ") return [el("span", { class: "w", text: "·" }), el("wbr")];
     if (part === "\t") return [el("span", { class: "w", text: "⇥" }), "\t"];
-    if (part.endsWith("\n")) return [el("span", { class: "w", text: part === "\n" ? "⏎" : "␍⏎" }), "\n"];
+    if (part.endsWith("\n")) return [el("span", { class: "w", text: part === "\n" ? "⏎" : "^M⏎" }), "\n"];
     return shown(part);
   });
 }
 
 // The spans, with a mark where a call's answer begins; the middle of a very long context waits behind a button.
-function folded(tokens, spans) {
+function folded(tokens, spans, { above, head, tail }) {
   const nodes = [];
   for (let place = 0; place < spans.length; ) {
     const length = tokens.slice(place).findIndex((token) => token.reason !== "context" || token.begins);
     const end = length < 0 ? spans.length : place + length;
-    if (end - place > FOLD_ABOVE) {
-      nodes.push(...spans.slice(place, place + FOLD_HEAD), fold(spans.slice(place + FOLD_HEAD, end - FOLD_TAIL)), ...spans.slice(end - FOLD_TAIL, end));
+    if (end - place > above) {
+      nodes.push(...spans.slice(place, place + head), fold(spans.slice(place + head, end - tail)), ...spans.slice(end - tail, end));
       place = end;
     } else if (end > place) {
       nodes.push(...spans.slice(place, end));
@@ -158,7 +158,7 @@ function walkTokens(block, spans, tokens, data, inspect) {
     if (place < 0 || place >= spans.length) return;
     spans[now]?.classList.remove("now");
     now = place;
-    if (!spans[now].isConnected) block.querySelector("button")?.click();
+    if (!spans[now].isConnected) for (const button of block.querySelectorAll("button")) button.click();
     spans[now].classList.add("now");
     spans[now].scrollIntoView({ block: "nearest" });
     inspect.replaceChildren(...shown(described(data, tokens[now], now)));
