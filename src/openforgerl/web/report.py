@@ -30,6 +30,7 @@ _HERE = Path(__file__).parent
 _LOG_BYTES = 6_000
 """Embedded of one agent's output, less where there are many."""
 _LOG_BYTES_ALL = 8_000_000
+_LEFTOVER_AFTER_S = 600.0
 
 
 def write_report(run: RunFolder, *, model: Path | None = None) -> Path:
@@ -38,6 +39,7 @@ def write_report(run: RunFolder, *, model: Path | None = None) -> Path:
     Raises ConfigError where the folder holds no run, StoreError where its store cannot be read.
     """
     page = render(run, model)
+    _remove_leftovers(run)
     temporary = run.report.with_name(f".{run.report.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         temporary.write_text(page, encoding="utf-8")
@@ -45,6 +47,13 @@ def write_report(run: RunFolder, *, model: Path | None = None) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return run.report
+
+
+def _remove_leftovers(run: RunFolder) -> None:
+    """Of writers that were killed."""
+    for file in run.root.glob(f".{run.report.name}.*"):
+        if time.time() - file.stat().st_mtime > _LEFTOVER_AFTER_S:
+            file.unlink(missing_ok=True)
 
 
 def render(run: RunFolder, model: Path | None = None) -> str:
