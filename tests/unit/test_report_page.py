@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,17 @@ async def test_a_report_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name for path in run.root.iterdir() if path.is_file()} == {
         "report.html", "progress.json", "metrics.jsonl", "config.resolved.toml",
     }  # fmt: skip
+
+
+async def test_what_a_killed_writer_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    run = await make_run(tmp_path / "run", [])
+    old, young = run.root / ".report.html.1.2", run.root / ".report.html.3.4"
+    for file in (old, young):
+        file.write_text("half a pa")
+    os.utime(old, (1.0, 1.0))
+    write_report(run)
+    assert not old.exists()
+    assert young.exists()
 
 
 @pytest.mark.parametrize(
