@@ -12,7 +12,7 @@ from openforgerl.cli.main import parser
 ROOT = Path(__file__).parents[2]
 # Hosts of package registries and paths of one machine; each written so that this file does not hold it itself.
 FORBIDDEN = re.compile(
-    r"pypi\.o[r]g|pythonhosted\.o[r]g|registry\.npmj[s]|deb\.debia[n]|download\.pytorc[h]|/roo[t]/|/wor[k]/|/opt/wheel[s]"
+    r"pypi\.o[r]g|pythonhosted\.o[r]g|registry\.npmj[s]|deb\.debia[n]|download\.pytorc[h]|(?<![a-z0-9])/(?:roo[t]|wor[k]|opt/wheel[s])/"
 )
 
 

@@ -119,7 +119,7 @@ class RecordedCall:
     tool_choice: str = "auto"
     labels: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    """What assembly and parsing had to do beside the plain path, e.g. reencoded_turns, split_tokens, ambiguous_turns."""
+    """What assembly and parsing did beside the plain path, e.g. reencoded_turns, split_tokens, ambiguous_turns."""
     error: str = ""
 
     def __post_init__(self) -> None:
