@@ -115,7 +115,8 @@ async def _run_agent(
     )
     plan = replace(world.harness.plan(task, access, world.cache), deadline_s=left_s)
     end = await box.run(plan, user="agent")
-    (world.logs / f"{session.session_id}.log").write_bytes(end.output)
+    dropped = f"\n[{end.output_dropped} bytes of output were dropped]\n".encode() if end.output_dropped else b""
+    (world.logs / f"{session.session_id}.log").write_bytes(end.output + dropped)
     return ending_of(end, world.gateway.status(session.session_id).counters)
 
 
