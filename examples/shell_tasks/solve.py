@@ -32,15 +32,14 @@ async def main() -> None:
     arguments = parse()
     config = load_config(HERE / "train.toml", [f"harness.name={arguments.harness}"])
     harness, tasks = build_harness(config, HERE), load_tasks(arguments.tasks)
+    address = urlsplit(arguments.url)
     slots = asyncio.Semaphore(arguments.at_once)
     headers = {"Authorization": f"Bearer {arguments.token_file.read_text().strip()}"}
     async with aiohttp.ClientSession(arguments.url, headers=headers) as control:
 
         async def one(task: Task, sample: int) -> tuple[str, Grade]:
             async with slots:
-                return task.task_id, await solve(
-                    control, urlsplit(arguments.url), config, harness, task, f"{task.task_id}-{sample}"
-                )
+                return task.task_id, await solve(control, address, config, harness, task, f"{task.task_id}-{sample}")
 
         grades = await asyncio.gather(*(one(task, n) for task in tasks for n in range(arguments.samples)))
     for name, grade in grades:
