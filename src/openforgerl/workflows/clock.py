@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +12,11 @@ _TOKENS = ("prefilled_tokens", "reused_tokens", "sampled_tokens")
 
 
 class StepClock:
-    """Parts on the monotonic clock, and what engine and child processes used meanwhile."""
+    """Parts on the monotonic clock, and what the engine did meanwhile."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
         self._counters = engine.counters
-        self._children_s = _children_cpu_s()
         self._parts: dict[str, float] = {}
 
     @contextmanager
@@ -32,13 +30,8 @@ class StepClock:
             self._parts[key] = self._parts.get(key, 0.0) + time.monotonic() - began
 
     def read(self) -> Mapping[str, float]:
-        """Parts in wall seconds; engine_s: the engine computed; harness_cpu_s: CPU of the sandboxes' processes."""
+        """Parts in wall seconds; engine_s: the engine computed."""
         now = self._engine.counters
         engine_s = (now.get("step_us", 0) - self._counters.get("step_us", 0)) / 1e6
         tokens = {name: float(now.get(name, 0) - self._counters.get(name, 0)) for name in _TOKENS}
-        return {**self._parts, "engine_s": engine_s, "harness_cpu_s": _children_cpu_s() - self._children_s, **tokens}
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        return {**self._parts, "engine_s": engine_s, **tokens}
