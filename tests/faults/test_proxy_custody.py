@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.errors import StoreError
 from openforgerl.proxy.access import SessionAccess
-from openforgerl.records import Completion, Delivered, RecordedCall
+from openforgerl.records import Completion, Delivered, GenerateChunk, GenerateRequest, RecordedCall
 from openforgerl.store.sqlite import Store
-from proxy_world import BASH, World, assistant, call_text, in_turn, lawful, odd, proxy, read_into
+from proxy_world import BASH, Gate, World, assistant, call_text, in_turn, lawful, odd, proxy, read_into
 
 USER = {"role": "user", "content": "hi"}
 BODY = {"model": "m", "messages": [USER], "tools": [BASH]}
@@ -185,7 +186,7 @@ async def test_the_same_key_on_another_request_is_a_new_sample(tmp_path: Path) -
 
 
 async def test_a_retry_of_a_failed_call_is_sampled_anew_beside_an_equal_delivered_one(tmp_path: Path) -> None:
-    failing = type(odd("x"))(text="x", fail_after=0)
+    failing = ScriptedAnswer(text="x", fail_after=0)
     async with proxy(tmp_path, in_turn(odd("one"), failing, odd("two"))) as world:
         access = await world.open()
         client = world.client(access, max_retries=1)
@@ -195,7 +196,7 @@ async def test_a_retry_of_a_failed_call_is_sampled_anew_beside_an_equal_delivere
 
 async def test_a_known_retry_joins_the_call_that_is_still_running(tmp_path: Path) -> None:
     gate = asyncio.Event()
-    slow = type(odd("x"))(ids=odd("slow answer").ids, gates={4: gate})
+    slow = ScriptedAnswer(ids=odd("slow answer").ids, gates={4: gate})
     async with proxy(tmp_path, in_turn(slow, odd("never"))) as world:
         access = await world.open()
 
@@ -213,3 +214,30 @@ async def test_a_known_retry_joins_the_call_that_is_still_running(tmp_path: Path
         (call,) = await world.settled(access)
         assert (call.completion, call.delivered) == (Completion.COMPLETE, Delivered(state="full"))
         assert len(world.engine.requests) == 1
+
+
+async def test_a_retry_does_not_join_a_call_that_is_being_given_up(tmp_path: Path) -> None:
+    gate, left = Gate(), asyncio.Event()
+
+    async def dragging(request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        try:
+            async for chunk in generate(request):
+                yield chunk
+        finally:
+            left.set()
+            await asyncio.shield(asyncio.sleep(0.3))
+
+    async with proxy(tmp_path, in_turn(ScriptedAnswer(ids=odd("x").ids, gates={0: gate}), odd("anew"))) as world:
+        generate, world.engine.generate = world.engine.generate, dragging  # type: ignore[method-assign]
+        access = await world.open()
+        first = asyncio.create_task(_post(world, access))
+        await gate.stood_before()
+        first.cancel()
+        await asyncio.wait_for(left.wait(), 10)
+        async with world.post(access, BODY, x_stainless_retry_count="1") as response:
+            assert (await response.json())["choices"][0]["message"]["content"] == "anew"
+
+
+async def _post(world: World, access: SessionAccess) -> None:
+    async with world.post(access, BODY) as response:
+        await response.read()

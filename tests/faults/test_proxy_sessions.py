@@ -13,10 +13,11 @@ import pytest
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.errors import AccessError, ConfigError, StoreError
 from openforgerl.proxy.config import ProxyConfig
+from openforgerl.proxy.feed import Batch
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.server import serve
 from openforgerl.proxy.session import LiveSession
-from openforgerl.records import Completion, Delivered, EndedBy, Ending, Grade, MaskReason, Session
+from openforgerl.records import Completion, Delivered, EndedBy, Ending, Grade, MaskReason, ModelRequest, Session
 from proxy_world import ADMIN, FINISHED, Gate, World, in_turn, lawful, odd_ids, proxy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -162,8 +163,8 @@ async def test_a_session_without_calls_has_no_rows(tmp_path: Path) -> None:
         assert lawful(await world.settled(access)) == ()
 
 
-async def test_thousands_of_sessions_leave_nothing_in_memory(tmp_path: Path) -> None:
-    async with proxy(tmp_path, in_turn("x")) as world:
+async def test_hundreds_of_sessions_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn("x"), past_sessions=50) as world:
 
         async def live_and_die(number: int) -> None:
             session_id = f"m{number}"
@@ -178,10 +179,27 @@ async def test_thousands_of_sessions_leave_nothing_in_memory(tmp_path: Path) -> 
             gc.collect()
             return len(gc.get_objects())
 
-        counts = [await many(start, count) for start, count in ((0, 1050), (1050, 150), (1200, 150), (1350, 150))]
+        counts = [await many(start, count) for start, count in ((0, 100), (100, 100), (200, 100), (300, 100))]
         growth = min(after - before for before, after in itertools.pairwise(counts))
-        assert growth < 150, "counters are kept of a bounded number of sessions, and nothing else"
+        assert growth < 100, "counters are kept of a bounded number of sessions, and nothing else"
         assert not [each for each in gc.get_objects() if isinstance(each, LiveSession)]
+        assert world.gateway.status("m399").counters == {"calls": 1}
+        assert world.gateway.status("m0").counters == {}, "what the store does not hold is forgotten after a while"
+
+
+async def test_an_answered_call_keeps_no_copy_of_its_conversation(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn("hello there, a few words")) as world:
+        access = await world.open()
+        for number in range(5):
+            assert (await status_of(world, access, {**BODY, "user": str(number), "stream": True}))[0] == 200
+        await world.recorded(access.session_id, 5)
+        await world.connected(access, 0)
+        gc.collect()
+        kept = gc.get_objects()
+        assert [each for each in kept if isinstance(each, ModelRequest) and each.messages] == []
+        assert len([each for each in kept if isinstance(each, Batch)]) == 5, (
+            "a stream is kept as one batch, for a retry"
+        )
 
 
 async def test_a_taken_port_and_an_empty_token_are_named(tmp_path: Path) -> None:

@@ -130,8 +130,6 @@ class Call:
         if length + 1 > self._parts.engine.context_length:
             await self._refuse(planned, answer, context_full(length, self._parts.engine.context_length))
         outcome, error = await self._sample(planned, answer)
-        if self._session.sealed:
-            outcome, error = replace(outcome, completion=Completion.LATE), _error_of(Stop.SESSION_CLOSED, self._session)
         await self._commit(planned, answer, outcome)
         if error is not None:
             raise error

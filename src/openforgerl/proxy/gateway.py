@@ -30,8 +30,6 @@ _LABELS = (
 )  # fmt: skip
 """Headers that tell sub-agents, compaction and retries apart."""
 _LABEL_CHARS = 200
-_PAST_SESSIONS = 1024
-"""Counters of so many closed sessions stay at hand; the record itself is in the store."""
 
 
 class Gateway:
@@ -145,12 +143,11 @@ class Gateway:
             if session_id not in self._live:
                 return
             await self._give_up(live, Stop.SESSION_CLOSED)
-            live.sealed = True
             await self.store.seal(session_id, ending)
             del self._live[session_id]
             self.totals["sessions_closed"] += 1
             self._past[session_id] = dict(live.counters)
-            while len(self._past) > _PAST_SESSIONS:
+            while len(self._past) > self.config.past_sessions:
                 self._past.popitem(last=False)
 
     async def grade(self, session_id: str, grade: Grade) -> None:

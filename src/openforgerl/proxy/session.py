@@ -50,8 +50,6 @@ class LiveSession:
     clients: int = 0
     closed: bool = False
     """The key is dead."""
-    sealed: bool = False
-    """The ending is being recorded: what is committed from now on is late."""
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_index: int = 0
 
