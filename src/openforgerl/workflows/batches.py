@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 from openforgerl.records import Task
 from openforgerl.rollout.attempt import RolloutRequest
 
+Item = TypeVar("Item")
 
-def draw(tasks: Sequence[Task], count: int, *, seed: int, step: int) -> tuple[Task, ...]:
-    """`count` tasks of step `step` (from 0): whole shuffles of the tasks, one after another, cut into steps."""
+
+def draw(items: Sequence[Item], count: int, *, seed: int, step: int) -> tuple[Item, ...]:
+    """`count` items of step `step` (from 0): whole shuffles of the items, one after another, cut into steps."""
     first = step * count
-    epochs = range(first // len(tasks), (first + count - 1) // len(tasks) + 1)
-    order = [task for epoch in epochs for task in _shuffled(tasks, seed, epoch)]
-    start = first - epochs.start * len(tasks)
+    epochs = range(first // len(items), (first + count - 1) // len(items) + 1)
+    order = [item for epoch in epochs for item in _shuffled(items, seed, epoch)]
+    start = first - epochs.start * len(items)
     return tuple(order[start : start + count])
 
 
-def _shuffled(tasks: Sequence[Task], seed: int, epoch: int) -> list[Task]:
-    order = list(tasks)
+def _shuffled(items: Sequence[Item], seed: int, epoch: int) -> list[Item]:
+    order = list(items)
     random.Random(f"{seed}/{epoch}").shuffle(order)
     return order
 

@@ -105,7 +105,7 @@ class Training:
 
     async def _sft_step(self, step: int, demonstrated: Sequence[Session]) -> None:
         began, loop = time.monotonic(), self._loop
-        order = _cycle(demonstrated, loop.sft.rollouts_per_step, step)
+        order = self._drawn(demonstrated, step)
         rows = [row for session in order for row in self._rows(session)]
         update = await asyncio.to_thread(loop.trainer.sft_step, rows)
         uses = [_use(session, "sft", step, "") for session in order]
@@ -113,10 +113,13 @@ class Training:
             uses += self._never_shown(demonstrated)
         await self._advance({"sft_steps": step + 1}, uses, f"sft {step + 1}", update, {}, began)
 
+    def _drawn(self, demonstrated: Sequence[Session], step: int) -> tuple[Session, ...]:
+        return draw(demonstrated, self._loop.sft.rollouts_per_step, seed=self._loop.seed, step=step)
+
     def _never_shown(self, demonstrated: Sequence[Session]) -> list[Use]:
         """Uses of the teacher's rollouts that no step of the warm start drew, or could draw."""
-        steps, size = self._loop.sft.steps, self._loop.sft.rollouts_per_step
-        shown = {session.session_id for step in range(steps) for session in _cycle(demonstrated, size, step)}
+        steps = self._loop.sft.steps
+        shown = {session.session_id for step in range(steps) for session in self._drawn(demonstrated, step)}
         sessions = [
             s for s in self._loop.store.sessions() if s.labels.get("phase") == "sft" and s.session_id not in shown
         ]
@@ -226,10 +229,6 @@ def _without(rows: Sequence[TokenRow], credit: Credit) -> list[TokenRow]:
 
 def _use_fields(use: Use) -> dict[str, object]:
     return {name: getattr(use, name) for name in ("session_id", "phase", "step", "trained", "reason")}
-
-
-def _cycle(sessions: Sequence[Session], count: int, step: int) -> list[Session]:
-    return [sessions[place % len(sessions)] for place in range(step * count, (step + 1) * count)]
 
 
 def _rewards(sessions: Sequence[Session]) -> Metrics:
