@@ -62,7 +62,7 @@ class TrainerConfig(LocalTrainerConfig):
     """[trainer]: the local trainer, the warm start and GRPO."""
 
     seed: int = Field(default=0, ge=0)
-    """Of the order of tasks and of sampling."""
+    """Of the order of tasks and demonstrations. What the engine samples is not repeated by a seed."""
     sft: SftConfig = Field(default_factory=SftConfig)
     grpo: GrpoConfig = Field(default_factory=GrpoConfig)
     credit: CreditConfig = Field(default_factory=CreditConfig)
