@@ -239,6 +239,14 @@ def test_a_body_that_is_no_json_object_says_where(body: bytes, said: str) -> Non
         ChatDialect().parse(http(body))
 
 
+@pytest.mark.parametrize("depth", [400, 5000])
+def test_a_deeply_nested_tool_is_refused(depth: int) -> None:
+    nested = '{"a": ' * depth + "{}" + "}" * depth
+    body = '{"messages": [{"role": "user"}], "tools": [{"function": {"name": "f", "parameters": NESTED}}]}'
+    with pytest.raises(DialectError, match="nested too deeply"):
+        ChatDialect().parse(http(body.replace("NESTED", nested).encode()))
+
+
 def test_half_of_a_surrogate_pair_becomes_a_replacement_character() -> None:
     raw = b'{"messages": [{"role": "user", "content": "cut \\ud83d here, whole \\ud83d\\ude00"}]}'
     call = ChatDialect().parse(http(raw))

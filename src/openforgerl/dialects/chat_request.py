@@ -60,7 +60,13 @@ class ChatRequest:
 
 def read_request(raw: bytes) -> ChatRequest:
     """Raises DialectError that names the field."""
-    body = Fields.of(read_json(raw), "")
+    try:
+        return _read(Fields.of(read_json(raw), ""))
+    except RecursionError:
+        raise DialectError("the body is nested too deeply; send a flatter JSON object") from None
+
+
+def _read(body: Fields) -> ChatRequest:
     _refuse(body)
     ignored = {key for key in body.values.keys() - _READ - _REFUSED.keys() if body.get(key) is not None}
     tools = _tools(body, ignored)

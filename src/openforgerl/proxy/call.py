@@ -116,6 +116,7 @@ class Call:
             self._fail(error)
         except Exception:  # the boundary: one call's fault must not end the others
             _log.exception("call %s failed", self._intent.call_id)
+            self._session.count("internal_errors")
             self._fail(OpenForgeError("the proxy failed; the call is not recorded"))
         finally:
             self._session.calls.discard(self)

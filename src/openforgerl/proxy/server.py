@@ -110,6 +110,9 @@ class SessionRoute:
             return await self._answer(request, asked, dialect)
         except OpenForgeError as error:
             return _plain(dialect.failure(error))
+        except Exception:  # the boundary: a client gets its dialect's error and no traceback
+            _log.exception("a request of session %s failed", request.match_info["session"])
+            return _plain(dialect.failure(OpenForgeError("the proxy failed")))
 
     async def _answer(self, request: web.Request, asked: HttpRequest, dialect: Dialect) -> web.StreamResponse:
         live = self._gateway.authorize(request.match_info["session"], dialect.key(asked))
