@@ -174,6 +174,7 @@ def check(world: Path, summary: dict[str, dict[str, float]]) -> None:
     assert processes_of(world) == []
     assert list((world / "boxes").glob("*/*")) == []
     assert not re.search(str(world / "boxes"), Path("/proc/self/mountinfo").read_text())
+    assert list((run.root / "tensorboard").glob("events.*"))
     assert [folder.name for folder in (run.root / "state").iterdir()] == [f"v{progress.policy_version}"]
 
 
