@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_policy import (
+    VOCABULARY,
     alternating,
     batch_of,
     conversations,
@@ -21,9 +23,10 @@ from tiny_policy import (
     row,
     with_engine_logprobs,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from openforgerl.errors import TrainerError
-from openforgerl.records import Batch, MaskReason
+from openforgerl.records import Batch, MaskReason, TokenRow
 
 
 def test_sft_learns_three_rows_by_heart(tiny: Path) -> None:
@@ -82,6 +85,62 @@ def test_a_shared_sampled_token_counts_for_each_row_that_trains_it(tiny: Path) -
     naive_policy_loss(model, batch).backward()
     taken = policy_gradient(tiny, batch)
     assert relative_difference(taken, [p.grad for p in model.parameters()]) <= 1e-5
+
+
+def test_a_rollout_cut_into_more_rows_has_the_same_gradient(tiny: Path) -> None:
+    whole = [one for one in conversations() if one.branch == 0]
+    cut = [part for one in whole for part in split_at_last_turn(one)]
+    assert len(cut) == 2 * len(whole)
+    first, second = (batch_of(with_engine_logprobs(rows, load(tiny)), advantage=alternating) for rows in (whole, cut))
+    assert first.denominator == second.denominator
+    difference = relative_difference(policy_gradient(tiny, first), policy_gradient(tiny, second))
+    assert difference <= 1e-5
+
+
+def split_at_last_turn(one: TokenRow) -> tuple[TokenRow, TokenRow]:
+    """The same trained tokens as two rows: the last turn is trained in a row of its own, the others in theirs."""
+    trained = [place for place, mask in enumerate(one.loss_mask) if mask]
+    cut = next(place for place in reversed(trained) if place - 1 not in trained)
+    earlier = [place for place in trained if place < cut]
+    about = {"session": one.session_id, "temperature": one.temperature}
+    return (
+        row(one.token_ids[: earlier[-1] + 1], earlier, **about),
+        row(one.token_ids, [place for place in trained if place >= cut], branch=1, **about),
+    )
+
+
+def test_other_tasks_act_on_the_gradient_through_the_denominator_only(tiny: Path) -> None:
+    rows = with_engine_logprobs(conversations(), load(tiny))
+    batches = [
+        batch_of([one for one in rows if one.session_id.startswith(name)], advantage=alternating)
+        for name in ("g0", "g1", "g")
+    ]
+    first, second, both = (policy_gradient(tiny, batch) for batch in batches)
+    shares = [batch.denominator / batches[2].denominator for batch in batches[:2]]
+    weighted = [shares[0] * left + shares[1] * right for left, right in zip(first, second, strict=True)]
+    assert relative_difference(both, weighted) <= 1e-5
+
+
+def test_no_tensor_of_vocabulary_size_exceeds_a_chunk(tiny: Path) -> None:
+    """Not for the prompt, and not for all trained places at once."""
+    trainer = load(tiny, logit_chunk=40)  # more than the width of the model: its weights have that many rows
+    batch = batch_of(with_engine_logprobs(conversations(), trainer), advantage=alternating)
+    assert batch.denominator > 3 * 40
+    with LargestLogits() as largest:
+        trainer.policy_step(batch)
+    assert largest.rows == 40
+
+
+class LargestLogits(TorchDispatchMode):
+    """The most rows of vocabulary width that any operation gave."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dim() > 1 and result.shape[-1] == VOCABULARY:
+            self.rows = max(self.rows, result.numel() // VOCABULARY)
+        return result
 
 
 def test_packing_forwards_shared_tokens_once(tiny: Path) -> None:

@@ -39,6 +39,7 @@ def check_pack(one: Pack, rows: list[list[int]]) -> None:
 def test_every_token_sees_exactly_its_own_prefix(rows: list[list[int]], budget: int) -> None:
     packs = pack(rows, budget=budget)
     assert sorted(index for one in packs for index in one.paths) == list(range(len(rows)))
+    assert sum(map(len, packs)) <= sum(map(len, rows))
     for one in packs:
         check_pack(one, rows)
         longest = max(len(path) for path in one.paths.values())
