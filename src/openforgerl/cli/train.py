@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
+    from openforgerl.cli.board import Board
     from openforgerl.cli.policy import load_policy
     from openforgerl.workflows.train import Loop, Training
 
@@ -108,6 +109,8 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
         engine, trainer = load_policy(config, plan.model, folder, progress)
         stack.push_async_callback(engine.aclose)
         reporting = Reporting(folder, TerminalView(config.trainer.grpo.steps))
+        board = Board(folder.root / "tensorboard", reporting, progress.policy_version)
+        stack.callback(board.close)
         loop = Loop(
             run=folder,
             store=store,
@@ -122,7 +125,7 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
             credit=config.trainer.credit,
             evaluation=config.evaluation,
             seed=config.trainer.seed,
-            listener=reporting,
+            listener=board,
         )
         print(f"run {folder.root}: {plan.harness.name}, {plan.runtime.isolation}", flush=True)
         try:

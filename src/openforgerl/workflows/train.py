@@ -23,7 +23,6 @@ from openforgerl.trajectories import rows as rows_of
 from openforgerl.workflows.batches import demonstrations, draw, groups
 from openforgerl.workflows.clock import StepClock
 from openforgerl.workflows.config import EvaluationConfig, GrpoConfig, SftConfig
-from openforgerl.workflows.curves import Curves
 from openforgerl.workflows.listener import Listener
 from openforgerl.workflows.resume import Attempts
 from openforgerl.workflows.run_folder import Evaluation, Progress, RunFolder, UseRecord
@@ -60,17 +59,9 @@ class Training:
         self._loop = loop
         self.progress = progress
         self._attempts = Attempts(loop.store)
-        self._curves = Curves(loop.run.root / "tensorboard", len(progress.metrics))
 
     async def run(self) -> Progress:
         """Everything that is not committed yet. Raises TrainerError where a step has nothing to train on."""
-        try:
-            await self._phases()
-        finally:
-            self._curves.close()
-        return self.progress
-
-    async def _phases(self) -> None:
         await self._evaluate("base")
         if self.progress.sft_steps < self._loop.sft.steps:
             demonstrated = await self._demonstrate()
@@ -80,6 +71,7 @@ class Training:
         for step in range(self.progress.grpo_steps, self._loop.grpo.steps):
             await self._grpo_step(step)
         await self._evaluate("after_rl")
+        return self.progress
 
     # --- phases ---
 
@@ -99,7 +91,6 @@ class Training:
         uses += [_use(session, "evaluation", step, _why_other(session)) for session in others]
         evaluations = {**self.progress.evaluations, name: result}
         await self._commit({"evaluations": evaluations}, uses, f"eval_{name}", began)
-        self._curves.add(len(self.progress.metrics), {"name": "heldout", "reward": result.mean_reward})
         loop.listener.step(f"heldout {name}", {"reward": result.mean_reward, "rollouts": result.rollouts})
 
     async def _demonstrate(self) -> list[Session]:
@@ -202,7 +193,6 @@ class Training:
         metrics |= {"save_s": time.monotonic() - saved, "seconds": time.monotonic() - began}
         changes = {**done, "policy_version": version, "metrics": (*self.progress.metrics, metrics)}
         await self._commit(changes, uses, name.split()[0], began)
-        self._curves.add(len(self.progress.metrics), metrics)
         if update:
             await loop.engine.set_weights(loop.trainer.state(), version)
         loop.listener.step(name, metrics)
