@@ -35,7 +35,7 @@ class Machine:
     @classmethod
     def make(cls, folder: Path, *, unsafe: bool = False, **limits: int) -> Machine:
         root = folder / "sandboxes"
-        first_uid = random.randrange(1_000_000, 2_000_000, _SLOT_IDS)
+        first_uid = random.randrange(10**6, 2 * 10**9, _SLOT_IDS)
         config = ProcessRuntimeConfig(
             unsafe=unsafe, root=root, limits=RuntimeLimits(**limits), first_uid=first_uid
         )  # fmt: skip

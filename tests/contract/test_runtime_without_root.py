@@ -41,6 +41,7 @@ def test_an_ordinary_user_has_isolated_sandboxes_too(folder: Path) -> None:
         "deadline True",
         f"{b'42' + bytes([10]) + b'43' + bytes([10])} {b'1' + bytes([10])}",
         str(b"CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n"),
+        str(b""),
         "True 0",
     ]
     assert sorted(path.name for path in (folder / "sandboxes").iterdir()) == [".gone", ".lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -293,6 +294,16 @@ async def test_a_sweep_spares_what_is_alive(machine: Machine) -> None:
         assert await machine.runtime.sweep(RUN_ID) == 0
         assert (await running).output == b"unharmed\n"
     assert await machine.runtime.sweep(RUN_ID) == 0
+
+
+async def test_nothing_stays_open_in_the_owner(machine: Machine) -> None:
+    async with echo_proxy() as proxy, machine.runtime.sandbox(spec(proxy_address=proxy.address)) as box:
+        await run(box, connect(box))
+        before = len(os.listdir("/proc/self/fd"))
+        await run(box, f"{connect(box)}; sleep 60", deadline_s=0.2, files={"/tmp/file": b"x"})
+        await run(box, "true", user="grader")
+        await asyncio.sleep(0)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_only_the_unsafe_member_calls_itself_unsafe(machine: Machine) -> None:

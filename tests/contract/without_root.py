@@ -34,6 +34,11 @@ async def facts(runtime: ProcessRuntime, address: tuple[str, int]) -> None:
         )
         print((await run(box, look, user="grader")).output, await box.get("/logs/verifier/reward.txt"))
         print((await run(box, "grep -E 'Cap(Eff|Bnd)|NoNew' /proc/self/status; ls /logs /tests 2>/dev/null")).output)
+        print(
+            (
+                await run(box, "for f in /x /etc/x /home/x /opt/x /logs; do mkdir $f 2>/dev/null && echo MADE; done")
+            ).output
+        )
         await run(box, "mkdir -p a/b; chmod 0 a/b a .")
 
 

@@ -1,4 +1,4 @@
-"""An owner of sandboxes that is killed: `sandbox_owner.py ROOT FIRST_UID plain|isolated RUN_ID`; waits after "begun"."""
+"""An owner of sandboxes that is killed: `sandbox_owner.py ROOT FIRST_UID plain|isolated RUN_ID`; begins, then waits."""
 
 import asyncio
 import sys

@@ -6,7 +6,6 @@ The task is to write 42 into /workspace/answer. Every attack tries to be rewarde
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,11 +214,9 @@ open("deep", "w").close()
 END
     python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'; mkfifo fifo
     """
-    started = time.monotonic()
     async with machine.runtime.sandbox(spec()) as box:
         assert (await run(box, script)).exit_code == 0
         assert await grade(task, box) == ZERO
-    assert time.monotonic() - started < 20
     assert machine.leftovers() == []
 
 

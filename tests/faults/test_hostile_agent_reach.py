@@ -61,7 +61,7 @@ for cid in (1, 2, 3):
     attempt("virtual machine's host", socket.AF_VSOCK, (cid, 2024))
 attempt("raw", socket.AF_INET, ("127.0.0.1", 1), socket.SOCK_RAW)
 try:
-    socket.getaddrinfo("registry.invalid", 443)
+    socket.getaddrinfo("example.com", 443)
     print("REACHED name server")
 except OSError:
     print("refused names")
@@ -99,7 +99,7 @@ import socket
 held, lost = [], 0
 for _ in range(200):
     conn = socket.create_connection(("127.0.0.1", 8000))
-    conn.settimeout(0.05)
+    conn.settimeout(0.02)
     try:
         lost += conn.recv(1) == b""
     except TimeoutError:
@@ -250,6 +250,22 @@ async def test_a_storm_of_forks_ends_at_the_deadline(machine: Machine) -> None:
     assert end.cause in (EndCause.DEADLINE, EndCause.EXITED)
 
 
+async def test_processes_are_limited_in_number(machine: Machine) -> None:
+    code = """
+import os, time
+count = 0
+try:
+    while os.fork():
+        count += 1
+    time.sleep(60)
+except BlockingIOError:
+    print(count)
+"""
+    async with machine.runtime.sandbox(spec()) as box:
+        count = int((await box.run(python(code), user="agent")).output)
+    assert 40 < count < 64
+
+
 async def test_a_flood_of_output_leaves_the_owner_responsive(machine: Machine) -> None:
     async with machine.runtime.sandbox(spec()) as box:
         flood = asyncio.create_task(run(box, "yes", deadline_s=1.0, output_cap_bytes=1000))
@@ -260,7 +276,7 @@ async def test_a_flood_of_output_leaves_the_owner_responsive(machine: Machine) -
             worst = max(worst, time.monotonic() - before)
     end = flood.result()
     assert (end.cause, len(end.output)) == (EndCause.DEADLINE, 1000)
-    assert end.output_dropped > 1_000_000
+    assert 1_000_000 < end.output_dropped < 100_000_000
     assert worst < 1.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from openforgerl.errors import ConfigError, SandboxError
 from openforgerl.runtimes.base import RuntimeLimits
 from openforgerl.runtimes.process import ProcessRuntime, ProcessRuntimeConfig
 from openforgerl.runtimes.process_folder import SandboxFolder, remove_tree
+from openforgerl.runtimes.process_sweep import MARK
 from openforgerl.runtimes.process_tree import readable, run_tool
 from sandboxes import RUN_ID, Machine, run, said, spec
 
@@ -58,6 +60,23 @@ async def test_a_session_can_begin_anew_where_a_killed_owner_left_it(tmp_path: P
     await killed_owner(machine, "isolated")
     async with machine.runtime.sandbox(spec()) as box:
         assert await said(box, "ls -A") == ""
+    assert machine.leftovers() == []
+
+
+async def test_a_sweep_kills_what_carries_the_mark_of_a_dead_sandbox_and_nothing_else(tmp_path: Path) -> None:
+    machine = Machine.make(tmp_path)
+    (machine.root / RUN_ID / "session-1").mkdir(parents=True)
+    marks = {name: f"{RUN_ID}/{name}" for name in ("session-1", "session-10")}
+    lost, other = [
+        await asyncio.create_subprocess_exec("sleep", "60", env={**os.environ, MARK: mark}) for mark in marks.values()
+    ]
+    try:
+        assert await machine.runtime.sweep(RUN_ID) == 2
+        assert await lost.wait() == -signal.SIGKILL
+        assert other.returncode is None
+    finally:
+        other.kill()
+        await other.wait()
     assert machine.leftovers() == []
 
 

@@ -86,6 +86,7 @@ class SandboxFolder:
         self.workspace = self.path / "workspace"
         self.logs = self.path / "logs"
         self._root = root
+        self._owner: int | None = None
         try:
             with _locked(root):
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +107,7 @@ class SandboxFolder:
     async def fill(self, workspace: Path | None) -> None:
         """Begin with a copy of the initial files; what an earlier attempt left is removed."""
         for leftover in (self.workspace, self.logs):
-            await remove_tree(leftover)
+            await _remove_if_there(leftover)
         self.workspace.mkdir(mode=0o700)
         self.logs.mkdir(mode=0o711)
         if workspace is not None:
@@ -116,12 +117,15 @@ class SandboxFolder:
 
     async def fresh_verifier_logs(self) -> Path:
         folder = self.logs / "verifier"
-        await remove_tree(folder)
+        await _remove_if_there(folder)
         folder.mkdir(mode=0o700)
         return folder
 
     async def give_to(self, uid: int) -> None:
         """Make `uid` the owner of the workspace's files, links themselves included; modes stay."""
+        if uid == self._owner:
+            return
+        self._owner = uid
         await run_tool("chown", "-R", "-h", "-P", f"{uid}:{uid}", str(self.workspace), deadline_s=TOOL_DEADLINE_S)
 
     async def open_up(self) -> None:
@@ -215,6 +219,11 @@ async def remove_tree(path: Path, *, deadline_s: float = TOOL_DEADLINE_S) -> Non
             raise
         await run_tool("chmod", "-R", "u+rwX", str(path), deadline_s=left_s)
         await run_tool(*remove, deadline_s=left_s)
+
+
+async def _remove_if_there(path: Path) -> None:
+    if os.path.lexists(path):  # noqa: ASYNC240
+        await remove_tree(path)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -216,7 +217,8 @@ async def run_tool(*argv: str, deadline_s: float) -> bytes:
     finally:
         if process.returncode is None:
             process.kill()
-            await to_its_end(asyncio.wait_for(process.wait(), _DRAIN_DEADLINE_S))
+            with suppress(TimeoutError):
+                await to_its_end(asyncio.wait_for(process.wait(), _DRAIN_DEADLINE_S))
     if process.returncode:
         raise SandboxError(f"{argv[0]} failed: {_last_line(complaint)}")
     return answer
