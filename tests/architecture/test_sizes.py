@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILE_LINES = 400
 FUNCTION_LINES = 60
-SOURCES = sorted(path for folder in ("src", "examples", "scripts") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("src", "examples", "scripts", "bench") for path in (ROOT / folder).rglob("*.py"))
 
 
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
