@@ -93,6 +93,12 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def openforgerl(*words: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60)
+
+
 def start(world: Path, *, resume: bool) -> subprocess.Popen[str]:
     code = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "train", str(world / "train.toml"), "--run", str(world / "run")]
@@ -139,6 +145,7 @@ def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path)
             process.wait()
             kills += 1
             assert wait_for_silence(world) == []
+            assert openforgerl("verify", str(world / "run")).returncode == 0
         else:
             assert process.returncode == 0, (world / "stderr.txt").read_text()
             break

@@ -18,12 +18,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _verify(folder: RunFolder) -> int:
-    folder.read_progress()
+    finished = "after_rl" in folder.read_progress().evaluations
     store = Store.open(folder.store, read_only=True)
     try:
-        verdict = verify(store)
+        verdict = verify(store, settled_only=not finished)
+        left_out = len(store.sessions()) - verdict.sessions
     finally:
         await store.aclose()
+    if left_out:
+        print(f"in work: {left_out} sessions of a step that is not committed, left out until --resume has finished it")
     print("\n".join(lines(verdict)))
     return 0 if verdict.holds else 1
 
