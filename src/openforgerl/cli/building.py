@@ -34,7 +34,7 @@ def build_template(config: Config, folder: Path) -> Template:
 
 def build_engine(config: Config, folder: Path, source: Path, *, policy_version: int = 0) -> Engine:
     """`source`: where modules of the user's own are looked for."""
-    settle_threads()
+    settle_libraries()
     made = member("[engine] name", config.engine.name, ENGINES, source)
     if config.engine.name in ENGINES:
         return cast(Engine, made.load(folder, config.engine, policy_version=policy_version))
@@ -59,7 +59,8 @@ def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
     return load_tasks(folder)
 
 
-def settle_threads() -> None:
-    """Before torch is imported: OpenMP threads that spin would starve the harnesses beside them."""
+def settle_libraries() -> None:
+    """Before torch is imported: OpenMP threads that spin would starve the harnesses, and loading needs no bar."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # libgomp, of torch's CPU wheel
     os.environ.setdefault("KMP_BLOCKTIME", "0")  # Intel's OpenMP

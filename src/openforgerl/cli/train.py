@@ -19,7 +19,7 @@ from openforgerl.cli.building import (
     build_template,
     model_folder,
     read_tasks,
-    settle_threads,
+    settle_libraries,
 )
 from openforgerl.cli.claiming import claim, run_id
 from openforgerl.cli.config import Config
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = Plan.of(config, arguments.config.parent)
     folder = RunFolder(arguments.run or Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     progress = claim(folder, config, resume=arguments.resume)
-    settle_threads()
+    settle_libraries()
     code = INTERRUPTED
     with suppress(KeyboardInterrupt):
         code = asyncio.run(until_terminated(_train(plan, folder, progress)))
