@@ -296,6 +296,14 @@ async def test_a_sweep_spares_what_is_alive(machine: Machine) -> None:
     assert await machine.runtime.sweep(RUN_ID) == 0
 
 
+async def test_sandboxes_work_in_an_event_loop_of_any_thread(machine: Machine) -> None:
+    async def rollout() -> str:
+        async with machine.runtime.sandbox(spec()) as box:
+            return await said(box, "(setsid sleep 60 &); echo done")
+
+    assert await asyncio.to_thread(lambda: asyncio.run(rollout())) == "done"
+
+
 async def test_nothing_stays_open_in_the_owner(machine: Machine) -> None:
     async with echo_proxy() as proxy, machine.runtime.sandbox(spec(proxy_address=proxy.address)) as box:
         await run(box, connect(box))

@@ -295,9 +295,13 @@ async def test_one_file_and_the_scratch_folders_are_limited(tmp_path: Path) -> N
     assert machine.leftovers() == []
 
 
-async def test_an_agent_that_fills_the_disk_is_stopped(tmp_path: Path) -> None:
-    machine = Machine.make(tmp_path, disk_bytes=20 << 20)
-    fill = "n=0; while :; do head -c 4000000 /dev/zero > file$n; n=$((n+1)); sleep 0.02; done"
+@pytest.mark.parametrize(
+    ("limits", "step"),
+    [({"disk_bytes": 20 << 20}, "head -c 4000000 /dev/zero > file$n"), ({"files": 100}, "touch $n.{1,2,3,4,5,6,7,8}")],
+)
+async def test_an_agent_that_fills_the_disk_is_stopped(limits: dict[str, int], step: str, tmp_path: Path) -> None:
+    machine = Machine.make(tmp_path, **limits)
+    fill = f"n=0; while :; do {step}; n=$((n+1)); sleep 0.02; done"
     async with machine.runtime.sandbox(spec()) as box:
         end = await run(box, fill, deadline_s=30)
     assert end.cause is EndCause.DISK

@@ -36,7 +36,7 @@ class EndCause(StrEnum):
     DEADLINE = "deadline"
     OOM = "oom"
     DISK = "disk"
-    """The workspace grew above its limit."""
+    """The workspace grew above its limits."""
     CANCELLED = "cancelled"
 
 
@@ -97,3 +97,5 @@ class RuntimeLimits:
     """Of one file, and of all files together in each of HOME and /tmp."""
     disk_bytes: int = 4 << 30
     """Of all files in the workspace together."""
+    files: int = 500_000
+    """Number of files and folders in the workspace."""

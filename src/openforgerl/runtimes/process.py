@@ -103,7 +103,7 @@ class ProcessSandbox:
     async def _first_cause(self, tree: ProcessTree, deadline_s: float) -> tuple[EndCause, int]:
         """What happens first: the program's own end, its deadline, or more files than it may have."""
         ended = asyncio.ensure_future(tree.wait())
-        full = asyncio.ensure_future(above_limit(self._folder.path, self._limits.disk_bytes))
+        full = asyncio.ensure_future(above_limit(self._folder.path, self._limits))
         try:
             await asyncio.wait({ended, full}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():

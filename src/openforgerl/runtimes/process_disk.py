@@ -7,32 +7,36 @@ import os
 from pathlib import Path
 
 from openforgerl.errors import SandboxError
+from openforgerl.runtimes.base import RuntimeLimits
 from openforgerl.runtimes.process_tree import run_tool
 
 _PERIOD_S = 1.0
 _MEASURE_DEADLINE_S = 60.0
 
 
-def _free_bytes(folder: Path) -> int:
+def _free(folder: Path) -> tuple[int, int]:
+    """Bytes and files that the disk still has room for."""
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize, found.f_favail
 
 
-async def used_bytes(folder: Path) -> int:
-    """What a tree takes on its disk."""
-    answer = await run_tool("du", "-sx", "--block-size=1", "--", str(folder), deadline_s=_MEASURE_DEADLINE_S)
+async def _used(folder: Path, *unit: str) -> int:
+    answer = await run_tool("du", "-sx", *unit, "--", str(folder), deadline_s=_MEASURE_DEADLINE_S)
     return int(answer.split()[0])
 
 
-async def above_limit(folder: Path, limit_bytes: int) -> None:
-    """Returns once the tree takes more than the limit; looks only while the disk's free space shrinks."""
-    at_start = _free_bytes(folder)
+async def above_limit(folder: Path, limits: RuntimeLimits) -> None:
+    """Returns once the tree holds more than it may; measures it only while the disk's free room shrinks."""
+    bytes_at_start, files_at_start = _free(folder)
     while True:
         await asyncio.sleep(_PERIOD_S)
         try:
-            if at_start - _free_bytes(folder) < limit_bytes // 2:
-                continue
-            if await used_bytes(folder) > limit_bytes:
+            free_bytes, free_files = _free(folder)
+            shrunk = bytes_at_start - free_bytes > limits.disk_bytes // 2
+            if shrunk and await _used(folder, "--block-size=1") > limits.disk_bytes:
+                return
+            crowded = files_at_start - free_files > limits.files // 2
+            if crowded and await _used(folder, "--inodes") > limits.files:
                 return
         except (SandboxError, OSError):
             continue
