@@ -84,9 +84,12 @@ async def test_the_grader_reaches_no_proxy(machine: Machine) -> None:
 
 
 async def test_after_its_end_an_agent_calls_nothing(machine: Machine) -> None:
-    late = "(setsid bash -c 'while sleep 0.02; do (exec 8<>/dev/tcp/127.0.0.1/8000); done' >/dev/null 2>&1 &)"
+    call = "(exec 8<>/dev/tcp/127.0.0.1/8000) && echo >> /tmp/called"
+    late = f"(setsid bash -c 'while sleep 0.02; do {call}; done' >/dev/null 2>&1 &)"
+    wait = "touch /tmp/called; until [ $(wc -l < /tmp/called) -ge 2 ]; do sleep 0.02; done"
     async with echo_proxy() as proxy, machine.runtime.sandbox(spec(proxy_address=proxy.address)) as box:
-        await run(box, f"{late}; {connect(box)}; sleep 0.2")
+        await run(box, f"{late}; {wait}")
+        await asyncio.sleep(0.1)
         at_end = proxy.connections
         assert at_end >= 2
         await asyncio.sleep(0.3)
