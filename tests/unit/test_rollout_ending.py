@@ -21,6 +21,7 @@ def end(cause: EndCause = EndCause.EXITED, exit_code: int | None = 0, signal: in
         (end(exit_code=1), {"calls": 3}, EndedBy.AGENT_CRASH),
         (end(exit_code=None, signal=11), {"calls": 3}, EndedBy.AGENT_CRASH),
         (end(EndCause.OOM, None, 9), {"calls": 3}, EndedBy.AGENT_CRASH),
+        (end(EndCause.DISK, None, 9), {"calls": 3}, EndedBy.AGENT_CRASH),
         (end(exit_code=1), {"calls": 3, "context_full": 1}, EndedBy.CONTEXT_FULL),
         (end(exit_code=1), {"calls": 3, "calls_exhausted": 1}, EndedBy.AGENT_TIMEOUT),
         (end(exit_code=1), {"calls": 3, "engine_errors": 2}, EndedBy.INFRA),

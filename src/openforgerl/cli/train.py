@@ -106,6 +106,7 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
         stack.push_async_callback(store.aclose)
         await recover(folder, progress, store)
         await plan.runtime.sweep(run_id(folder))
+        stack.push_async_callback(plan.runtime.sweep, run_id(folder))
         engine, trainer = load_policy(config, plan.model, folder, progress)
         stack.push_async_callback(engine.aclose)
         reporting = Reporting(folder, TerminalView(config.trainer.grpo.steps))

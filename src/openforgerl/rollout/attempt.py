@@ -17,6 +17,7 @@ from openforgerl.rollout.config import RolloutConfig
 from openforgerl.runtimes.base import EndCause, RunEnd, Runtime, Sandbox, SandboxSpec
 
 _TEARDOWN_S = 30.0
+_OVER_LIMIT = {EndCause.OOM: "memory limit", EndCause.DISK: "disk limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +139,8 @@ def ending_of(end: RunEnd, counters: Mapping[str, int]) -> Ending:
     """Law 4: an end of the program and what the proxy saw of its calls, as one named ending."""
     if not counters.get("calls"):
         return _infra("the harness made no model call")
-    if end.cause is EndCause.OOM:
-        return Ending(ended_by=EndedBy.AGENT_CRASH, reason="out of memory")
+    if end.cause in _OVER_LIMIT:
+        return Ending(ended_by=EndedBy.AGENT_CRASH, reason=_OVER_LIMIT[end.cause])
     if counters.get("context_full"):
         return Ending(ended_by=EndedBy.CONTEXT_FULL)
     if end.cause is EndCause.DEADLINE:
