@@ -54,7 +54,7 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("at", [0, 5])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_ends_its_call_within_a_second(tmp_path: Path, stream: bool, at: int) -> None:
+async def test_a_client_that_leaves_ends_its_call_within_seconds(tmp_path: Path, stream: bool, at: int) -> None:
     async with proxy(tmp_path, in_turn(gated(at, gate := Gate()), odd("fine"))) as world:
         access = await world.open()
         _, writer = await raw(world, http(access, json.dumps({**BODY, "stream": stream}).encode()))
@@ -62,7 +62,7 @@ async def test_a_client_that_leaves_ends_its_call_within_a_second(tmp_path: Path
         began = time.monotonic()
         writer.close()
         (call,) = await world.recorded(access.session_id, 1)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         assert world.engine.cancelled == [call.call_id]
         assert (call.completion, call.finish) == (Completion.CLIENT_ABORTED, None)
         assert call.sampled_ids == odd_ids(TEXT)[:at]
@@ -165,6 +165,7 @@ async def test_too_many_calls_at_once_are_refused_for_now(tmp_path: Path) -> Non
         await world.connected(access, 1)
         async with world.post(access, BODY) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (429, "too_many_calls")
+        assert world.gateway.status(access.session_id).counters == {"calls": 1, "calls_refused_for_now": 1}
         gate.set()
         await world.recorded(access.session_id, 1)
         writer.close()
