@@ -90,18 +90,24 @@ def test_mixed_rows_each_keep_their_own_rule() -> None:
     assert logprobs[2] == pytest.approx(torch.log_softmax(LOGITS[0] / 2, -1)[ids[2]].item(), abs=1e-6)
 
 
-class LastNumber(random.Random):
-    """The largest number below 1, where rounding would step over the end."""
+class Always(random.Random):
+    """The same number every time."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
 
     def random(self) -> float:
-        return math.nextafter(1.0, 0.0)
+        return self.number
 
 
-def test_an_id_without_probability_is_never_drawn() -> None:
+@pytest.mark.parametrize(("number", "token"), [(0.0, 10), (math.nextafter(1.0, 0.0), 19)])
+def test_an_id_without_probability_is_never_drawn(number: float, token: int) -> None:
+    """At both ends: where nothing is summed up yet, and where rounding would step over the last id."""
     logits = torch.full((1, 1000), -math.inf)
     logits[0, 10:20] = 0.1
-    row = RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, rng=LastNumber())
-    assert sample(logits, [row]) == ([19], [pytest.approx(math.log(0.1), abs=1e-6)])
+    row = RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, rng=Always(number))
+    assert sample(logits, [row]) == ([token], [pytest.approx(math.log(0.1), abs=1e-6)])
 
 
 def test_rare_ids_of_a_large_vocabulary_are_drawn_as_often_as_they_should() -> None:

@@ -84,6 +84,8 @@ class Worker:
 
     def _turn(self) -> None:
         self._read_inbox()
+        if self._stopping:
+            return
         self._apply_updates()
         try:
             self.batch.step(admit=not self._updates)
