@@ -81,7 +81,8 @@ async def _settle(world: World, session: Session, ending: Ending, grade: Grade) 
 
 
 async def _live(world: World, config: RolloutConfig, task: Task, session: Session, key: str) -> tuple[Ending, Grade]:
-    """Set-up, agent and grader under one deadline that includes them all."""
+    """Set-up, agent and grader under one deadline that includes them all. Once sealed, an ending stays."""
+    sealed: Ending | None = None
     started = time.monotonic()
     agent_s = min(config.deadline_s, task.agent_timeout_s)
     spec = SandboxSpec(
@@ -97,11 +98,12 @@ async def _live(world: World, config: RolloutConfig, task: Task, session: Sessio
                 raise SandboxError(f"the set-up took the whole deadline of {agent_s:g} s")
             ending = await _run_agent(world, config, task, session, key, box, left_s)
             await world.gateway.close_session(session.session_id, ending)
-            return ending, await _grade(world, task, box, ending)
+            sealed = ending
+            return sealed, await _grade(world, task, box, sealed)
     except TimeoutError:
-        return _infra("deadline of the whole attempt passed"), Grade(kind="ungraded", reason="infra")
+        return _failed(sealed, "deadline of the whole attempt passed")
     except SandboxError as error:
-        return _infra(f"sandbox: {error}"), Grade(kind="ungraded", reason="infra")
+        return _failed(sealed, f"sandbox: {error}")
 
 
 async def _run_agent(
@@ -129,6 +131,13 @@ async def _grade(world: World, task: Task, box: Sandbox, ending: Ending) -> Grad
         return await world.grader.grade(task, box)
     except (GraderError, SandboxError) as error:
         return Grade(kind="grader_error", reason=str(error))
+
+
+def _failed(sealed: Ending | None, reason: str) -> tuple[Ending, Grade]:
+    """Infrastructure failed: before the seal the attempt ended so, after it only the grade is missing."""
+    if sealed is None:
+        return _infra(reason), Grade(kind="ungraded", reason="infra")
+    return sealed, Grade(kind="grader_error", reason=reason)
 
 
 def _infra(reason: str) -> Ending:
