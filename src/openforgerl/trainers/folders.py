@@ -16,7 +16,7 @@ _OLD = ".old-"
 def published(folder: Path) -> Iterator[Path]:
     """A temporary sibling to write into; on success it becomes `folder`, replacing what stood there.
 
-    A crash leaves at most hidden siblings, which `sweep` removes.
+    A crash leaves at most hidden siblings; one between the two renames leaves the old content as `.old-<name>` only.
     """
     writing, old = folder.with_name(_WRITING + folder.name), folder.with_name(_OLD + folder.name)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -36,22 +36,6 @@ def published(folder: Path) -> Iterator[Path]:
     writing.rename(folder)
     _sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def sweep(parent: Path) -> int:
-    """Removes what crashes left in `parent`, and brings back a folder whose replacement never came; their number."""
-    found = 0
-    for path in sorted(parent.glob(f"{_OLD}*")):
-        folder = path.with_name(path.name.removeprefix(_OLD))
-        if folder.exists():
-            shutil.rmtree(path)
-        else:
-            path.rename(folder)
-        found += 1
-    for path in sorted(parent.glob(f"{_WRITING}*")):
-        shutil.rmtree(path)
-        found += 1
-    return found
 
 
 def _sync(path: Path) -> None:
