@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -272,6 +273,30 @@ async def test_a_failure_in_the_thread_fails_the_calls_in_flight_and_no_later_on
     got = await answer(engine, request([5, 6, 7, 8, 9], 10))
     await engine.aclose()
     assert got.gap(plain) < 1e-4
+
+
+async def test_a_failure_in_the_thread_leaves_waiting_calls_alone(
+    folders: list[Path], plain: list[PreTrainedModel]
+) -> None:
+    model = load_plain(folders[0])
+    engine = LocalEngine(PolicyModel(model, slots=1), LocalEngineConfig(max_batch=1))
+    both_are_in, steps = threading.Event(), 0
+
+    def fail_in_the_second_step(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+        both_are_in.wait(DEADLINE_S)
+        if steps == 2:
+            raise RuntimeError("once")
+
+    model.register_forward_pre_hook(fail_in_the_second_step)
+    first = asyncio.create_task(fails(answer(engine, request([5, 6], 5))))
+    second = asyncio.create_task(answer(engine, request([7, 8], 5)))
+    await asyncio.sleep(0)
+    both_are_in.set()
+    assert "RuntimeError: once" in await first
+    assert (await second).gap(plain) < 1e-4
+    await engine.aclose()
 
 
 async def test_a_cancelled_task_frees_its_place(folders: list[Path]) -> None:

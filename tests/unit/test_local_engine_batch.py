@@ -81,6 +81,9 @@ class Bench:
             self.step()
         raise AssertionError("the batch does not end")
 
+    def waiting(self) -> list[str]:
+        return [row.request.request_id for row in self.batch.waiting]
+
     def check_logprobs(self) -> None:
         for request, sink in self.asked:
             expected = reference_logprobs(self.plain, request.prompt_ids, sink.ids, request.sampling.temperature or 1.0)
@@ -218,6 +221,15 @@ def test_memory_stays_within_the_limit_and_calls_that_lose_their_slot_go_on_exac
     bench.check_logprobs()
 
 
+def test_a_call_that_lost_its_slot_comes_before_calls_that_never_had_one(folder: Path) -> None:
+    bench = Bench(folder, max_batch=2, max_tokens_in_cache=150)
+    for at in range(4):
+        bench.ask(ids(at, 40), 60)
+    while not bench.batch.counters["preempted_calls"]:
+        bench.step()
+    assert bench.waiting() == ["r1", "r2", "r3"]
+
+
 def test_one_call_may_fill_the_whole_memory(folder: Path) -> None:
     bench = Bench(folder, max_tokens_in_cache=100)
     bench.ask(ids(1, 60), 5)
@@ -242,6 +254,17 @@ def test_new_weights_forget_all_prefixes_and_calls_in_flight_go_on_with_them(fol
     new = reference_logprobs(other, prompt, call.ids)
     assert call.logprobs == pytest.approx([*old[:8], *new[8:]], abs=1e-4)
     assert again.logprobs == pytest.approx(reference_logprobs(other, prompt, again.ids), abs=1e-4)
+
+
+def test_calls_in_flight_keep_their_order_over_new_weights(folder: Path) -> None:
+    bench = Bench(folder, max_batch=3)
+    for at in range(5):
+        bench.ask(ids(at, 10), 20)
+    bench.step(2)
+    bench.batch.renew(1)
+    assert bench.waiting() == ["r0", "r1", "r2", "r3", "r4"]
+    bench.run()
+    bench.check_logprobs()
 
 
 def test_weights_that_give_no_numbers_fail_the_calls_loudly(folder: Path) -> None:
