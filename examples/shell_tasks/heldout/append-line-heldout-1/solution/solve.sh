@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "happy tall" >> invoice.txt
+echo happy tall >> invoice.txt

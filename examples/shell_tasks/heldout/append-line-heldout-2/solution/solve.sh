@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "tall dark" >> essay.txt
+echo tall dark >> essay.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "silver dark" > route.txt
+echo silver dark > route.txt

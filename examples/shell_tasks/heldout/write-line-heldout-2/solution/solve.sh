@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "gentle wind" > minutes.txt
+echo gentle wind > minutes.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "bright quick" >> survey.txt
+echo bright quick >> survey.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "old blue" >> recipe.txt
+echo old blue >> recipe.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "bright cold" >> memo.txt
+echo bright cold >> memo.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "bright blue" >> survey.txt
+echo bright blue >> survey.txt

@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "sky fox" > recipe.txt
+echo sky fox > recipe.txt

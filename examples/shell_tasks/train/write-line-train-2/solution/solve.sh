@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "warm boat" > agenda.txt
+echo warm boat > agenda.txt

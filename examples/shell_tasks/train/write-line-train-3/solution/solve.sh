@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "blue house" > guide.txt
+echo blue house > guide.txt

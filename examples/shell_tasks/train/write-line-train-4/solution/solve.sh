@@ -1,3 +1,3 @@
 #!/bin/bash
 cd /workspace || exit 1
-echo "tree house" > menu.txt
+echo tree house > menu.txt
