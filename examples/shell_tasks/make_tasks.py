@@ -96,7 +96,7 @@ def write_line(draw: Draw) -> Task:
     (target,), text = draw.files(1), " ".join(draw.words(2))
     return Task(
         instruction=f"Write the line {text} to {target}.",
-        solution=f'echo {text} > {target}',
+        solution=f"echo {text} > {target}",
         checks=(has_text(target, text),),
     )
 
@@ -105,7 +105,7 @@ def append_line(draw: Draw) -> Task:
     (target,), text, before = draw.files(1), " ".join(draw.words(2)), draw.text()
     return Task(
         instruction=f"Add the line {text} to the end of {target}.",
-        solution=f'echo {text} >> {target}',
+        solution=f"echo {text} >> {target}",
         checks=(has_text(target, before + text),),
         files={target: before},
     )
