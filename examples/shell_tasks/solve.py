@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -17,6 +18,7 @@ import aiohttp
 from openforgerl.cli.building import build_harness
 from openforgerl.cli.config import Config
 from openforgerl.cli.loading import load_config
+from openforgerl.errors import OpenForgeError
 from openforgerl.graders.tests import TestsGrader
 from openforgerl.harnesses.base import Harness, ModelAccess
 from openforgerl.harnesses.installing import cache_folder
@@ -26,6 +28,7 @@ from openforgerl.runtimes.process import ProcessRuntime
 from openforgerl.tasks.harbor import load_tasks
 
 HERE = Path(__file__).parent
+RUN_ID = "solve"
 
 
 async def main() -> None:
@@ -35,11 +38,15 @@ async def main() -> None:
     address = urlsplit(arguments.url)
     slots = asyncio.Semaphore(arguments.at_once)
     headers = {"Authorization": f"Bearer {arguments.token_file.read_text().strip()}"}
+    runtime = ProcessRuntime(config.runtime)
+    await runtime.sweep(RUN_ID)
     async with aiohttp.ClientSession(arguments.url, headers=headers) as control:
 
         async def one(task: Task, sample: int) -> tuple[str, Grade]:
             async with slots:
-                return task.task_id, await solve(control, address, config, harness, task, f"{task.task_id}-{sample}")
+                return task.task_id, await solve(
+                    control, address, runtime, config, harness, task, f"{task.task_id}-{sample}"
+                )
 
         grades = await asyncio.gather(*(one(task, n) for task in tasks for n in range(arguments.samples)))
     for name, grade in grades:
@@ -60,20 +67,32 @@ def parse() -> argparse.Namespace:
 
 
 async def solve(
-    control: aiohttp.ClientSession, address: SplitResult, config: Config, harness: Harness, task: Task, name: str
+    control: aiohttp.ClientSession,
+    address: SplitResult,
+    runtime: ProcessRuntime,
+    config: Config,
+    harness: Harness,
+    task: Task,
+    name: str,
 ) -> Grade:
     """One session: the proxy gives its key, the harness runs in a sandbox, the task's tests grade what it left."""
-    asked = {"task_id": task.task_id, "rollout_id": f"{name}-{time.time_ns()}"[-63:], "harness": harness.name}
+    pins = {"temperature": config.rollout.temperature, "max_tokens": config.rollout.max_tokens}
+    asked = {
+        "task_id": task.task_id,
+        "rollout_id": f"{name}-{time.time_ns():x}",
+        "harness": harness.name,
+        "sampling": pins,
+    }
     async with control.post("/sessions", json=asked) as answer:
         answer.raise_for_status()
         session = await answer.json()
     spec = SandboxSpec(
-        run_id="solve",
+        run_id=RUN_ID,
         session_id=session["session_id"],
         workspace=task.workspace,
         proxy_address=(address.hostname or "", address.port or 80),
     )
-    async with ProcessRuntime(config.runtime).sandbox(spec) as box:
+    async with runtime.sandbox(spec) as box:
         access = ModelAccess(
             base_url=f"{box.proxy_url}/s/{session['session_id']}",
             key=session["key"],
@@ -81,7 +100,9 @@ async def solve(
             context_length=8192,
             max_tokens=config.rollout.max_tokens,
         )
-        await box.run(harness.plan(task, access, cache_folder()), user="agent")
+        await box.run(
+            replace(harness.plan(task, access, cache_folder()), deadline_s=task.agent_timeout_s), user="agent"
+        )
         path = f"/sessions/{session['session_id']}"
         (await control.post(f"{path}/close", json={"ended_by": "finished"})).raise_for_status()
         grade = await TestsGrader().grade(task, box)
@@ -91,4 +112,7 @@ async def solve(
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except (OSError, aiohttp.ClientError, OpenForgeError) as error:
+        raise SystemExit(f"solve: {error}") from None
