@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -31,22 +31,70 @@ HERE = Path(__file__).parent
 RUN_ID = "solve"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Solver:
+    """One session a task: the proxy gives its key, the harness runs in a sandbox, the task's tests grade it."""
+
+    control: aiohttp.ClientSession
+    proxy_address: tuple[str, int]
+    config: Config
+    harness: Harness
+    runtime: ProcessRuntime
+
+    async def solve(self, task: Task, sample: int) -> Grade:
+        session = await self.post("/sessions", self.wishes(task, sample))
+        session_id = session["session_id"]
+        spec = SandboxSpec(
+            run_id=RUN_ID, session_id=session_id, workspace=task.workspace, proxy_address=self.proxy_address
+        )
+        async with self.runtime.sandbox(spec) as box:
+            access = ModelAccess(
+                base_url=f"{box.proxy_url}/s/{session_id}",
+                key=session["key"],
+                model="policy",
+                context_length=8192,
+                max_tokens=self.config.rollout.max_tokens,
+            )
+            plan = self.harness.plan(task, access, cache_folder())
+            await box.run(replace(plan, deadline_s=task.agent_timeout_s), user="agent")
+            await self.post(f"/sessions/{session_id}/close", {"ended_by": "finished"})
+            grade = await TestsGrader().grade(task, box)
+        body = {"reward": grade.reward} if grade.kind == "reward" else {grade.kind: grade.reason}
+        await self.post(f"/sessions/{session_id}/grade", body)
+        return grade
+
+    def wishes(self, task: Task, sample: int) -> dict[str, object]:
+        pins = {"temperature": self.config.rollout.temperature, "max_tokens": self.config.rollout.max_tokens}
+        rollout_id = f"{task.task_id[:40]}-{sample}-{time.time_ns():x}"
+        return {"task_id": task.task_id, "rollout_id": rollout_id, "harness": self.harness.name, "sampling": pins}
+
+    async def post(self, path: str, body: object) -> dict[str, str]:
+        async with self.control.post(path, json=body) as answer:
+            if answer.status >= 400:
+                raise ConnectionError(f"{path}: {answer.status} {await answer.text()}")
+            found: dict[str, str] = await answer.json()
+            return found
+
+
 async def main() -> None:
     arguments = parse()
     config = load_config(HERE / "train.toml", [f"harness.name={arguments.harness}"])
-    harness, tasks = build_harness(config, HERE), load_tasks(arguments.tasks)
-    address = urlsplit(arguments.url)
-    slots = asyncio.Semaphore(arguments.at_once)
+    tasks, url = load_tasks(arguments.tasks), urlsplit(arguments.url)
     headers = {"Authorization": f"Bearer {arguments.token_file.read_text().strip()}"}
-    runtime = ProcessRuntime(config.runtime)
-    await runtime.sweep(RUN_ID)
+    slots = asyncio.Semaphore(arguments.at_once)
     async with aiohttp.ClientSession(arguments.url, headers=headers) as control:
+        solver = Solver(
+            control=control,
+            proxy_address=(url.hostname or "", url.port or 80),
+            config=config,
+            harness=build_harness(config, HERE),
+            runtime=ProcessRuntime(config.runtime),
+        )
+        await solver.runtime.sweep(RUN_ID)
 
         async def one(task: Task, sample: int) -> tuple[str, Grade]:
             async with slots:
-                return task.task_id, await solve(
-                    control, address, runtime, config, harness, task, f"{task.task_id}-{sample}"
-                )
+                return task.task_id, await solver.solve(task, sample)
 
         grades = await asyncio.gather(*(one(task, n) for task in tasks for n in range(arguments.samples)))
     for name, grade in grades:
@@ -64,51 +112,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=8)
     return parser.parse_args()
-
-
-async def solve(
-    control: aiohttp.ClientSession,
-    address: SplitResult,
-    runtime: ProcessRuntime,
-    config: Config,
-    harness: Harness,
-    task: Task,
-    name: str,
-) -> Grade:
-    """One session: the proxy gives its key, the harness runs in a sandbox, the task's tests grade what it left."""
-    pins = {"temperature": config.rollout.temperature, "max_tokens": config.rollout.max_tokens}
-    asked = {
-        "task_id": task.task_id,
-        "rollout_id": f"{name}-{time.time_ns():x}",
-        "harness": harness.name,
-        "sampling": pins,
-    }
-    async with control.post("/sessions", json=asked) as answer:
-        answer.raise_for_status()
-        session = await answer.json()
-    spec = SandboxSpec(
-        run_id=RUN_ID,
-        session_id=session["session_id"],
-        workspace=task.workspace,
-        proxy_address=(address.hostname or "", address.port or 80),
-    )
-    async with runtime.sandbox(spec) as box:
-        access = ModelAccess(
-            base_url=f"{box.proxy_url}/s/{session['session_id']}",
-            key=session["key"],
-            model="policy",
-            context_length=8192,
-            max_tokens=config.rollout.max_tokens,
-        )
-        await box.run(
-            replace(harness.plan(task, access, cache_folder()), deadline_s=task.agent_timeout_s), user="agent"
-        )
-        path = f"/sessions/{session['session_id']}"
-        (await control.post(f"{path}/close", json={"ended_by": "finished"})).raise_for_status()
-        grade = await TestsGrader().grade(task, box)
-    body = {"reward": grade.reward} if grade.kind == "reward" else {grade.kind: grade.reason}
-    (await control.post(f"{path}/grade", json=body)).raise_for_status()
-    return grade
 
 
 if __name__ == "__main__":
