@@ -35,6 +35,7 @@ class React:
             "url": f"{access.base_url}/v1/chat/completions",
             "key": access.key,
             "model": access.model,
+            "max_tokens": access.max_tokens,
             "system": self._system,
             "task": task.instruction,
         }

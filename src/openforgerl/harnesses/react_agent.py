@@ -26,8 +26,13 @@ BASH = {
 }
 
 
-def ask(settings: dict[str, str], messages: list[dict[str, Any]]) -> dict[str, Any]:
-    body = {"model": settings["model"], "messages": messages, "tools": [BASH]}
+def ask(settings: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+    body = {
+        "model": settings["model"],
+        "messages": messages,
+        "tools": [BASH],
+        "max_tokens": settings["max_tokens"],
+    }
     headers = {"content-type": "application/json", "authorization": f"Bearer {settings['key']}"}
     request = urllib.request.Request(settings["url"], json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=600) as answer:
