@@ -18,8 +18,9 @@ class MiniSweAgent:
     version = "2.4.6"
 
     def __init__(self, config: HarnessConfig) -> None:
-        if config.tools is not None or config.system_prompt is not None:
-            raise HarnessError("[harness] tools and system_prompt: mini-swe-agent has no flag for them, leave them out")
+        if config.tools is not None and set(config.tools) != {"bash"}:
+            raise HarnessError(f"[harness] tools = {list(config.tools)}: mini-swe-agent has one tool, bash")
+        self._system_prompt = config.system_prompt
 
     def install(self, cache: Path) -> None:
         pip_install(cache, self.name, self.version)
@@ -30,6 +31,7 @@ class MiniSweAgent:
             argv=(
                 *(f"{environment}/bin/mini", "-m", f"openai/{access.model}", "-t", task.instruction),
                 *("-y", "--exit-immediately"),
+                *self._system(),
             ),
             env={
                 "HOME": HOME,
@@ -43,6 +45,12 @@ class MiniSweAgent:
             },
             mounts={str(folder): folder for folder in (environment, *_interpreter(environment))},
         )
+
+    def _system(self) -> tuple[str, ...]:
+        """Its default config, with another system text; that text is a Jinja template there."""
+        if self._system_prompt is None:
+            return ()
+        return ("-c", "mini.yaml", "-c", f"agent.system_template={self._system_prompt}")
 
 
 def _interpreter(environment: Path) -> tuple[Path, ...]:
