@@ -26,12 +26,20 @@ def claim(run: RunFolder, config: Config, *, resume: bool) -> Progress:
     if run.exists:
         raise ConfigError(f"--run {run.root} holds a run: add --resume to go on with it, or name another folder")
     try:
+        _check_free(run, resume=resume)
         run.create()
         run.config.write_text(to_toml(config), encoding="utf-8")
         run.commit(Progress())
     except OSError as error:
         raise ConfigError(f"--run {run.root}: {error.strerror}: {error.filename}") from error
     return Progress()
+
+
+def _check_free(run: RunFolder, *, resume: bool) -> None:
+    """What is not ours is never written into: files that a user keeps there could be taken for the run's own."""
+    held = run.foreign or (not resume and run.root.is_dir() and next((e.name for e in run.root.iterdir()), ""))
+    if held:
+        raise ConfigError(f"--run {run.root} is no run and holds other files ({held}): name a new or an empty folder")
 
 
 def _check_same(run: RunFolder, config: Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 _WRITING = ".writing-"
 _OLD = ".old-"
+_VERSION = re.compile(rf"(?:{re.escape(_WRITING)}|{re.escape(_OLD)})?v[0-9]+")
 
 
 @contextmanager
@@ -24,18 +26,27 @@ def published(folder: Path) -> Iterator[Path]:
     writing.mkdir()
     try:
         yield writing
+        for path in sorted(writing.rglob("*")):
+            _sync(path)
+        _sync(writing)
     except BaseException:
         shutil.rmtree(writing, ignore_errors=True)
         raise
-    for path in sorted(writing.rglob("*")):
-        _sync(path)
-    _sync(writing)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     writing.rename(folder)
     _sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_versions(parent: Path, keep: frozenset[int]) -> None:
+    """Every folder v<number> but those to keep, and what a crash left beside one; whatever else is there stays."""
+    kept = {f"v{version}" for version in keep}
+    for entry in sorted(parent.iterdir()):
+        ours = _VERSION.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()
+        if ours and entry.name not in kept:
+            shutil.rmtree(entry)
 
 
 def _sync(path: Path) -> None:

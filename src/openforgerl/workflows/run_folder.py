@@ -6,15 +6,16 @@ Order of a commit: checkpoint folder, trainer state, progress.json. A crash befo
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from openforgerl.errors import ConfigError
+from openforgerl.errors import ConfigError, StoreError
+from openforgerl.trainers.folders import remove_versions
 
 
 class UseRecord(BaseModel):
@@ -72,8 +73,22 @@ class RunFolder:
     def exists(self) -> bool:
         return self._progress.exists()
 
+    @property
+    def foreign(self) -> str:
+        """An entry that `create` and an unfinished first commit do not leave; "" where there is none."""
+        own = {self.config, self._progress.with_suffix(".tmp")}
+        for entry in sorted(self.root.iterdir()) if self.root.exists() else ():
+            made = entry in self._folders and entry.is_dir() and not any(entry.iterdir())
+            if not made and entry not in own:
+                return entry.name
+        return ""
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return self.store, self.logs, self.root / "checkpoints", self.root / "state"
+
     def create(self) -> None:
-        for folder in (self.root, self.store, self.logs, self.root / "checkpoints", self.root / "state"):
+        for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
 
     def checkpoint(self, policy_version: int) -> Path:
@@ -88,12 +103,15 @@ class RunFolder:
         """Raises ConfigError where the file is not a progress of ours."""
         try:
             return Progress.model_validate_json(self._progress.read_bytes())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError(f"{self.root} holds no run: {self._progress.name} is missing") from error
+        except OSError as error:
+            raise ConfigError(f"{self._progress} cannot be read: {error.strerror}") from error
         except ValidationError as error:
             raise ConfigError(f"{self._progress} is not readable: {error.errors()[0]['msg']}") from error
 
     def commit(self, progress: Progress) -> None:
+        """Raises StoreError, then the earlier commit stands."""
         _replace(self._progress, progress.model_dump_json(indent=1).encode())
         lines = [orjson.dumps(dict(entry)) for entry in progress.metrics]
         _replace(self.root / "metrics.jsonl", b"".join(line + b"\n" for line in lines))
@@ -101,15 +119,21 @@ class RunFolder:
     def prune(self, *, checkpoints: frozenset[int], states: frozenset[int]) -> None:
         """Remove those of all other versions, and what a crash left half written."""
         for kind, versions in (("checkpoints", checkpoints), ("state", states)):
-            names = {f"v{version}" for version in versions}
-            for folder in (self.root / kind).iterdir():
-                if folder.name not in names:
-                    shutil.rmtree(folder)
+            remove_versions(self.root / kind, versions)
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Atomic and durable: temporary file, fsync, rename, fsync of the folder."""
+    """Atomic and durable: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
     temporary = file.with_suffix(".tmp")
+    try:
+        _write(temporary, file, content)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StoreError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _write(temporary: Path, file: Path, content: bytes) -> None:
     with temporary.open("wb") as stream:
         stream.write(content)
         stream.flush()
