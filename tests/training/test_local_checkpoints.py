@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -167,3 +168,19 @@ def test_a_save_takes_over_what_a_crash_left(tmp_path: Path) -> None:
         (writing / "file").write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["v"]
     assert [path.name for path in (tmp_path / "v").iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_one_error_that_names_the_folder_and_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    """A limit on the size of a file stands for the disk: safetensors meets it as it would meet ENOSPC."""
+    trainer = load(tiny)
+    trainer.sft_step(conversations())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        for save, name in ((trainer.save, "checkpoints/v1"), (trainer.save_state, "state/v1")):
+            with pytest.raises(TrainerError, match=rf"{name} cannot be saved: .*too large") as raised:
+                save(tmp_path / name)
+            assert "\n" not in str(raised.value)
+            assert not list((tmp_path / name).parent.iterdir())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -119,8 +119,16 @@ async def _run_agent(
     plan = replace(world.harness.plan(task, access, world.cache), deadline_s=left_s)
     end = await box.run(plan, user="agent")
     dropped = f"\n[{end.output_dropped} bytes of output were dropped]\n".encode() if end.output_dropped else b""
-    (world.logs / f"{session.session_id}.log").write_bytes(end.output + dropped)
+    _keep_output(world.logs / f"{session.session_id}.log", end.output + dropped)
     return ending_of(end, world.gateway.status(session.session_id).counters)
+
+
+def _keep_output(file: Path, output: bytes) -> None:
+    """A disk that is full is infrastructure, whatever the agent did."""
+    try:
+        file.write_bytes(output)
+    except OSError as error:
+        raise SandboxError(f"{file} cannot be written: {error.strerror}") from error
 
 
 async def _grade(world: World, task: Task, box: Sandbox, ending: Ending) -> Grade:

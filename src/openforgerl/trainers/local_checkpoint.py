@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def companions(folder: Path) -> dict[str, bytes]:
 
 
 def save_model(model: Any, folder: Path, files: Mapping[str, bytes]) -> None:
-    """Weights and config of `model`, with `files` beside them, as one Hugging Face folder."""
-    with published(folder) as writing:
+    """Weights and config of `model`, with `files` beside them, as one Hugging Face folder. Raises TrainerError."""
+    with _saving(folder) as writing:
         model.save_pretrained(writing, max_shard_size="1TB")
         for name, content in files.items():
             if name != "config.json":
@@ -38,14 +39,25 @@ def save_model(model: Any, folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def save_state(folder: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]) -> None:
-    """Moments, random state and `facts`, tied to the weights by a fingerprint."""
+    """Moments, random state and `facts`, tied to the weights by a fingerprint. Raises TrainerError."""
     tensors = {"rng": torch.get_rng_state()}
     for name, parameter in model.named_parameters():
         tensors |= {f"{key}/{name}": value for key, value in optimizer.state.get(parameter, {}).items()}
     about = {**facts, "state_version": _STATE_VERSION, "weights": fingerprint(model)}
-    with published(folder) as writing:
+    with _saving(folder) as writing:
         save_file(tensors, writing / "state.safetensors")
         (writing / "state.json").write_text(json.dumps(about, indent=1))
+
+
+@contextmanager
+def _saving(folder: Path) -> Iterator[Path]:
+    """`published`, with a full disk and the like as one line; safetensors' own error is no OSError."""
+    try:
+        with published(folder) as writing:
+            yield writing
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise TrainerError(f"{folder} cannot be saved: {reason}; make room, then go on with --resume") from error
 
 
 def load_facts(folder: Path) -> dict[str, Any]:
