@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ class Bench:
 
     def train(self, *overrides: str, text: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         (self.folder / "run.toml").write_text(text)
-        argv = [*COMMAND, "train", "run.toml", "--run", "out"]
-        for override in overrides:
-            argv += ["--set", override]
+        sets = [part for override in overrides for part in ("--set", override)]
+        return self.call("train", "run.toml", "--run", "out", *sets, **env)
+
+    def call(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        argv = [*COMMAND, *arguments]
         known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENFORGERL_CACHE": str(self.folder / "cache"), **env}
         return subprocess.run(argv, cwd=self.folder, env=known, capture_output=True, text=True, check=False)
 
@@ -56,14 +59,38 @@ GOOD = ("model.path=model", "tasks.train=tasks", "tasks.heldout=tasks", "harness
         ("model.template=none.jinja", "chat template none.jinja"),
         ("trainer.lr=0", "[trainer] lr = 0: input should be greater than 0"),
         ("harness.tools=['browser']", "[harness] tools"),
+        ("trainer.sft.families=['copy-flie']", "[trainer.sft] families: 'copy-flie' is unknown; the families of"),
+        ("trainer.sft.families=[]", "[trainer.sft] families = []: this selects no task"),
+        ("proxy.host='192.0.2.1'", "[proxy] host = '192.0.2.1': cannot listen on 192.0.2.1:0"),
     ],
 )
 def test_a_wrong_value_is_one_line(bench: Bench, changed: str, said: str) -> None:
     done = bench.train(*GOOD, changed)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
+    assert f"--set {changed}: [" in done.stderr or not said.startswith("[")
     assert len(done.stderr.splitlines()) == 1
     assert not (bench.folder / "out").exists()
+
+
+def test_a_port_in_use_is_one_line_and_no_run_folder(bench: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = bench.train(*GOOD, f"proxy.port={port}")
+    assert done.returncode == 2
+    assert f"[proxy] port = {port}: cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (bench.folder / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_a_path_that_is_no_run_is_one_line(bench: Bench, command: str) -> None:
+    (bench.folder / "file").write_text("")
+    for path in ("file", "empty", "nowhere"):
+        done = bench.call(command, path)
+        assert done.returncode == 2
+        assert f"{path} holds no run" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -71,7 +98,7 @@ def test_a_wrong_value_is_one_line(bench: Bench, changed: str, said: str) -> Non
     [
         ("[rollout\n", "run.toml is not TOML"),
         ("", "[model] path"),
-        ("[model]\npath = 'model'\n", "[tasks] train is missing"),
+        ("[model]\npath = 'model'\n", "run.toml: [tasks] train is missing"),
     ],
 )
 def test_a_wrong_file_is_one_line(bench: Bench, text: str, said: str) -> None:

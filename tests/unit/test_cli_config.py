@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openforgerl.cli.config import Config
-from openforgerl.cli.loading import build, load_config
+from openforgerl.cli.loading import blaming, build, load_config
 from openforgerl.cli.members import HARNESSES, member
 from openforgerl.cli.resolved import to_toml
 from openforgerl.errors import ConfigError
@@ -121,3 +121,19 @@ def test_an_unknown_harness_names_the_known_ones(name: str, hint: str, tmp_path:
     with pytest.raises(ConfigError, match=hint) as caught:
         member("[harness] name", name, HARNESSES, tmp_path)
     assert "[harness] name" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "place"),
+    [
+        ("rollout.concurrency=0", "[rollout] concurrency = 0: wrong", "--set rollout.concurrency=0"),
+        ("trainer.sft.families=['a']", "[trainer.sft] families[0] = 1: wrong", "--set trainer.sft.families=['a']"),
+        ("nothing.at=all", "[nothing] is unknown", "--set nothing.at=all"),
+        ("rollout.max=1", "[rollout] max_tokens = 0: wrong", "run.toml"),
+        ("rollout.concurrency=3", "[rollout] deadline_s = 0: wrong", "run.toml"),
+    ],
+)
+def test_a_wrong_field_is_blamed_on_where_it_was_written(override: str, message: str, place: str) -> None:
+    with pytest.raises(ConfigError) as raised, blaming(Path("run.toml"), [override]):
+        raise ConfigError(message)
+    assert str(raised.value) == f"{place}: {message}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -57,6 +60,31 @@ def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
     if folder is None:
         raise ConfigError(f"[tasks] {field} is missing: name a folder of Harbor task folders")
     return load_tasks(folder)
+
+
+def check_families(tasks: Sequence[Task], families: Sequence[str] | None) -> None:
+    """The warm start's selection of training tasks. Raises ConfigError where it names what is not there, or nothing."""
+    if families is None:
+        return
+    known = sorted({task.metadata["family"] for task in tasks if "family" in task.metadata})
+    there = f"the families of [tasks] train are {', '.join(known)}" if known else "no task of [tasks] train names one"
+    if not families:
+        raise ConfigError(f"[trainer.sft] families = []: this selects no task; leave it out for all; {there}")
+    for family in families:
+        if family not in known:
+            raise ConfigError(f"[trainer.sft] families: {family!r} is unknown; {there}")
+
+
+def check_port(host: str, port: int) -> None:
+    """Asked before a run's folder is made. Raises ConfigError where the proxy could not listen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            field = f"port = {port}" if error.errno == errno.EADDRINUSE else f"host = {host!r}"
+            raise ConfigError(f"[proxy] {field}: cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def settle_libraries() -> None:

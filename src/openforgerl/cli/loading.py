@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 from openforgerl.cli.config import RELATIVE_TO_FILE, Config
 from openforgerl.cli.explaining import explain, name
 from openforgerl.cli.fields import knows_none
-from openforgerl.errors import ConfigError
+from openforgerl.errors import ConfigError, OpenForgeError
 
 Tree = dict[str, object]
 
@@ -23,16 +25,37 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> Config:
     _absolute(tree, file.parent)
     for override in overrides:
         _apply(tree, override)
-    return build(tree, str(file))
+    with blaming(file, overrides):
+        return build(tree, "")
 
 
 def build(tree: Mapping[str, object], source: str) -> Config:
-    """Raises ConfigError in the name of `source`."""
-    _check_finite(tree, (), source)
+    """Raises ConfigError in the name of `source`; "" where the caller names it."""
+    place = f"{source}: " if source else ""
+    _check_finite(tree, (), place)
     try:
         return Config.model_validate(_with_none(dict(tree), ()))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {explain(error)}") from error
+        raise ConfigError(f"{place}{explain(error)}") from error
+
+
+@contextmanager
+def blaming(file: Path, overrides: Sequence[str]) -> Iterator[None]:
+    """An error that begins with a field, "[section] ...", says where that was written: --set, or the file."""
+    try:
+        yield
+    except OpenForgeError as error:
+        message = str(error)
+        if not message.startswith("["):
+            raise
+        said = [f"--set {override}" for override in overrides if _sets(override, message)]
+        raise ConfigError(f"{said[-1] if said else file}: {message}") from error
+
+
+def _sets(override: str, message: str) -> bool:
+    keys = override.partition("=")[0].strip().split(".")
+    field = rf"{re.escape(name(keys))}(?![\w-])" if len(keys) > 1 else rf"\[{re.escape(keys[0])}[\].]"
+    return re.match(rf"{field}|\[{re.escape(keys[0])}\] is unknown", message) is not None
 
 
 def _parsed(file: Path) -> Tree:
@@ -86,9 +109,9 @@ def _with_none(tree: Tree, path: tuple[str, ...]) -> Tree:
     return result
 
 
-def _check_finite(value: object, path: tuple[str, ...], source: str) -> None:
+def _check_finite(value: object, path: tuple[str, ...], place: str) -> None:
     if isinstance(value, Mapping):
         for key, below in value.items():
-            _check_finite(below, (*path, str(key)), source)
+            _check_finite(below, (*path, str(key)), place)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{source}: {name(path)} = {value}: give a finite number")
+        raise ConfigError(f"{place}{name(path)} = {value}: give a finite number")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from openforgerl.cli.building import build_engine, build_template, model_folder
 from openforgerl.cli.config import Config
-from openforgerl.cli.loading import load_config
+from openforgerl.cli.loading import blaming, load_config
 from openforgerl.errors import ConfigError
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.server import ProxyServer, serve
+from openforgerl.records import EndedBy, Ending
 from openforgerl.store.sqlite import Store
 
 TOKEN_VARIABLE = "OPENFORGERL_ADMIN_TOKEN"
@@ -24,7 +25,8 @@ _TOKEN_FILE = "admin-token"
 
 def run(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, arguments.overrides)
-    return asyncio.run(_serve(config, arguments.config.parent))
+    with blaming(arguments.config, arguments.overrides):
+        return asyncio.run(_serve(config, arguments.config.parent))
 
 
 async def _serve(config: Config, own: Path) -> int:
@@ -35,6 +37,7 @@ async def _serve(config: Config, own: Path) -> int:
     async with AsyncExitStack() as stack:
         store = Store.open(config.store.folder)
         stack.push_async_callback(store.aclose)
+        await _seal_left_open(store)
         token, file = admin_token(config.store.folder)
         engine = build_engine(config, model, own)
         stack.push_async_callback(engine.aclose)
@@ -43,6 +46,14 @@ async def _serve(config: Config, own: Path) -> int:
         print(_welcome(server, model, store, file), flush=True)
         await stopped.wait()
     return 0
+
+
+async def _seal_left_open(store: Store) -> None:
+    """Keys die with the process that gave them: what it left open can only be closed."""
+    ending = Ending(ended_by=EndedBy.INFRA, reason="the proxy was restarted")
+    for session in store.sessions():
+        if session.ending is None:
+            await store.seal(session.session_id, ending)
 
 
 def admin_token(folder: Path) -> tuple[str, Path | None]:

@@ -17,13 +17,15 @@ from openforgerl.cli.building import (
     build_grader,
     build_harness,
     build_template,
+    check_families,
+    check_port,
     model_folder,
     read_tasks,
     settle_libraries,
 )
 from openforgerl.cli.claiming import claim, run_id
 from openforgerl.cli.config import Config
-from openforgerl.cli.loading import load_config
+from openforgerl.cli.loading import blaming, load_config
 from openforgerl.cli.report import Reporting
 from openforgerl.cli.stopping import INTERRUPTED, until_terminated
 from openforgerl.cli.view import TerminalView
@@ -67,9 +69,13 @@ class Plan:
         if config.engine.name != "local":
             raise ConfigError(f"[engine] name = {config.engine.name!r}: only the local engine can be trained")
         model = model_folder(config)
+        train_tasks = read_tasks("train", config.tasks.train)
+        if config.trainer.sft.steps:
+            check_families(train_tasks, config.trainer.sft.families)
+        check_port(config.proxy.host, config.proxy.port)
         return cls(
             config=config,
-            train_tasks=read_tasks("train", config.tasks.train),
+            train_tasks=train_tasks,
             heldout_tasks=read_tasks("heldout", config.tasks.heldout),
             model=model,
             template=build_template(config, model),
@@ -83,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.run is None:
         raise ConfigError("--resume: name the run that shall go on with --run FOLDER")
     config = load_config(arguments.config, arguments.overrides)
-    plan = Plan.of(config, arguments.config.parent)
+    with blaming(arguments.config, arguments.overrides):
+        plan = Plan.of(config, arguments.config.parent)
     folder = RunFolder(arguments.run or Path("runs") / time.strftime("%Y%m%d-%H%M%S"))
     progress = claim(folder, config, resume=arguments.resume)
     settle_libraries()
@@ -96,14 +103,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
-    from openforgerl.cli.board import Board
-    from openforgerl.cli.policy import load_policy
-    from openforgerl.workflows.train import Loop, Training
-
     config = plan.config
     async with AsyncExitStack() as stack:
         store = Store.open(folder.store)
         stack.push_async_callback(store.aclose)
+        # Behind the store's lock: a second training on this folder is refused at once, not after torch is loaded.
+        from openforgerl.cli.board import Board
+        from openforgerl.cli.policy import load_policy
+        from openforgerl.workflows.train import Loop, Training
+
         await recover(folder, progress, store)
         await plan.runtime.sweep(run_id(folder))
         stack.push_async_callback(plan.runtime.sweep, run_id(folder))
