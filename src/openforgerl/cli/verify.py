@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Mapping
 
+from openforgerl.errors import ConfigError
 from openforgerl.store.sqlite import Store
 from openforgerl.workflows.run_folder import RunFolder
 from openforgerl.workflows.verify import MAX_GAP, Verdict, verify
@@ -27,6 +28,8 @@ async def _verify(folder: RunFolder) -> int:
         await store.aclose()
     if left_out:
         print(f"in work: {left_out} sessions of a step that is not committed, left out until --resume has finished it")
+    if not verdict.sessions and verdict.holds:
+        raise ConfigError(f"{folder.root}: nothing is recorded yet that could be verified: no step is committed")
     print("\n".join(lines(verdict)))
     return 0 if verdict.holds else 1
 
