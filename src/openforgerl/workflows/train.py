@@ -100,7 +100,7 @@ class Training:
         sessions = await self._collect("demonstrations", loop.teacher, requests)
         solved = [session for session in sessions if session.grade and session.grade.reward == 1.0]
         if not solved:
-            raise TrainerError("the scripted teacher solved no task: nothing to warm-start on")
+            raise TrainerError(f"the scripted teacher solved no task: nothing to warm-start on{_example(sessions)}")
         return solved
 
     async def _sft_step(self, step: int, demonstrated: Sequence[Session]) -> None:
@@ -244,7 +244,7 @@ def _evaluation(sessions: Sequence[Session], policy_version: int) -> Evaluation:
         if session.grade and session.grade.reward is not None:
             by_task.setdefault(session.task_id, []).append(session.grade.reward)
     if not by_task:
-        raise TrainerError("no held-out rollout was graded: see how the sessions ended in the report")
+        raise TrainerError(f"no held-out rollout was graded{_example(sessions)}")
     means = {task: sum(rewards) / len(rewards) for task, rewards in by_task.items()}
     return Evaluation(
         mean_reward=sum(means.values()) / len(means),
@@ -253,3 +253,18 @@ def _evaluation(sessions: Sequence[Session], policy_version: int) -> Evaluation:
         policy_version=policy_version,
         by_task=means,
     )
+
+
+def _example(sessions: Sequence[Session]) -> str:
+    """One of them, as the end of an error's line: its task, and its grade or what stood before one."""
+    if not sessions:
+        return ""
+    session = sessions[0]
+    ending, grade = session.ending, session.grade
+    if ending is not None and ending.ended_by is EndedBy.INFRA:
+        said = f"infrastructure failure, {ending.reason}"
+    elif grade is not None and grade.reward is None:
+        said = f"{grade.kind}, {grade.reason}"
+    else:
+        said = f"reward {grade.reward if grade else None}, ended by {ending.ended_by if ending else None}"
+    return f"; e.g. task {session.task_id}: {' '.join(said.split())[:300]}"
