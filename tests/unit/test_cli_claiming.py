@@ -76,6 +76,13 @@ def test_a_folder_with_files_of_the_users_is_refused_and_left_alone(run: RunFold
     assert [path for path in run.root.rglob("*") if path.is_file()] == [file]
 
 
+def test_a_folder_that_was_deleted_to_make_room_is_there_again(run: RunFolder) -> None:
+    claim(run, CONFIG, resume=False)
+    run.logs.rmdir()
+    claim(run, CONFIG, resume=True)
+    assert run.logs.is_dir()
+
+
 def test_an_empty_folder_is_taken(run: RunFolder) -> None:
     run.root.mkdir()
     assert claim(run, CONFIG, resume=False) == Progress()

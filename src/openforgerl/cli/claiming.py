@@ -20,12 +20,15 @@ def claim(run: RunFolder, config: Config, *, resume: bool) -> Progress:
     """How far the run is. Raises ConfigError where the folder is taken, holds no run, or holds another."""
     if resume and not run.root.is_dir():
         raise ConfigError(f"--resume: there is no folder {run.root}")
-    if resume and run.exists:
+    going_on = resume and run.exists
+    if going_on:
         _check_same(run, config)
-        return run.read_progress()
-    if run.exists:
+    elif run.exists:
         raise ConfigError(f"--run {run.root} holds a run: add --resume to go on with it, or name another folder")
     try:
+        if going_on:
+            run.create()  # again what was deleted to make room, e.g. logs/
+            return run.read_progress()
         _check_free(run, resume=resume)
         run.create()
         run.config.write_text(to_toml(config), encoding="utf-8")
