@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,31 @@ def test_long_runs_of_broken_bytes_are_decoded_as_they_come() -> None:
 def test_half_a_surrogate_pair_is_encoded_as_the_character_for_what_is_broken() -> None:
     codec = Codec.load(FIXTURE)
     assert codec.encode("cut \ud83e") == codec.encode("cut \ufffd")
+
+
+@pytest.mark.parametrize("text", ["plain words " * 40, " " * 900, "하나" * 300, "\ud83e" * 90, "<|im_end|>" * 50, ""])
+def test_the_lower_bound_of_a_texts_ids_is_one(text: str) -> None:
+    codec = Codec.load(FIXTURE)
+    decomposed = unicodedata.normalize("NFD", text)
+    assert codec.fewest_ids(decomposed) <= min(len(codec.encode(each)) for each in (text, decomposed))
+    assert codec.fewest_ids("x" * 10_000) > 100
+
+
+def test_a_tokenizer_that_rewrites_texts_has_no_lower_bound(folder: Path) -> None:
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["normalizer"] = {"type": "Replace", "pattern": {"String": "xx"}, "content": "x"}
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    assert Codec.load(folder).fewest_ids("x" * 10_000) == 0
+
+
+def test_a_long_text_leaves_other_threads_running_and_has_the_same_ids() -> None:
+    codec = Codec.load(FIXTURE)
+    text = "hello wörld <|im_end|> foo " * 30_000
+    with ThreadPoolExecutor(1) as pool:
+        encoding, turns = pool.submit(codec.encode, text), 0
+        while not encoding.done():
+            wait([encoding], timeout=0.001)
+            turns += 1
+        assert turns > 10
+        short = "hello wörld <|im_end|> foo " * 700
+        assert codec.encode(short) == tuple(codec.tokenizer.encode(short, add_special_tokens=False).ids)

@@ -30,6 +30,7 @@ from openforgerl.records import (
     HarnessCall,
     ModelRequest,
     RecordedCall,
+    Role,
     Usage,
 )
 from openforgerl.store.sqlite import Store
@@ -126,7 +127,8 @@ class Call:
 
     async def _run(self) -> None:
         await self._durably(self._parts.store.intent(self._intent))
-        answer, planned = self._plan()
+        self._refuse_hopeless()
+        answer, planned = await self._plan()
         length = len(planned.prompt.ids)
         if length + 1 > self._parts.engine.context_length:
             await self._refuse(planned, answer, context_full(length, self._parts.engine.context_length))
@@ -136,15 +138,22 @@ class Call:
             raise error
         self._finish(planned, answer, outcome)
 
-    def _plan(self) -> tuple[Answer, Planned]:
+    def _refuse_hopeless(self) -> None:
+        """A text that cannot fit is not encoded at all: it would cost seconds. Its intent stays without a record."""
+        codec, limit = self._parts.template.codec, self._parts.engine.context_length
+        texts = (message.text for message in self._intent.request.messages if message.role in (Role.USER, Role.TOOL))
+        least = sum(map(codec.fewest_ids, texts))
+        if least + 1 > limit:
+            self._session.count("context_full")
+            raise context_full(least, limit)
+
+    async def _plan(self) -> tuple[Answer, Planned]:
         """From here on the call has its place in the order of sampling."""
         request, engine = self._intent.request, self._parts.engine
-        prompt = self._session.assembler.assemble(request)
+        prompt, index = await self._session.assemble(request)
         room = engine.context_length - len(prompt.ids)
         used = used_sampling(request.sampling, self._session.session.sampling, self._parts.config.max_tokens, room)
-        planned = Planned(
-            prompt=prompt, index=self._session.take_index(), sampling=used, started_at=self._parts.clock()
-        )
+        planned = Planned(prompt=prompt, index=index, sampling=used, started_at=self._parts.clock())
         return Answer(_parser(self._parts.template, request)), planned
 
     async def _refuse(self, planned: Planned, answer: Answer, error: AssemblyError) -> None:
@@ -218,7 +227,7 @@ class Call:
         self._session.count("sampled_tokens", len(record.sampled_ids))
         for name, number in record.counters.items():
             self._session.count(name, number)
-        self._session.assembler.remember(record)
+        self._session.remember(record)
 
     async def _durably(self, write: Coroutine[object, object, None]) -> None:
         limit = self._parts.config.commit_timeout_s
@@ -285,7 +294,7 @@ class Call:
         if record is None or delivered == self._told:
             return
         self._told = delivered
-        self._session.assembler.remember(replace(record, delivered=delivered))
+        self._session.remember(replace(record, delivered=delivered))
         self._parts.spawn(self._session, self._deliver(delivered))
 
     async def _deliver(self, delivered: Delivered) -> None:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from openforgerl.errors import AccessError
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.proxy.retries import RetryBook
-from openforgerl.records import Session
-from openforgerl.tokens.assembly import Assembler
+from openforgerl.records import ModelRequest, RecordedCall, Session
+from openforgerl.tokens.assembly import Assembler, Prompt
 
 if TYPE_CHECKING:
     from openforgerl.proxy.call import Call
+
+_LARGE_TEXT = 1 << 16
+"""Characters of a request from which on it is assembled in a thread, so that other sessions are not held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +55,36 @@ class LiveSession:
     """The key is dead."""
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_index: int = 0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """First come, first assembled."""
+    _in_thread: bool = False
+    _learned: list[RecordedCall] = field(default_factory=list)
+    """What came to be known while a thread used the assembler."""
 
-    def take_index(self) -> int:
-        """Place in the order of sampling."""
-        self._next_index += 1
-        return self._next_index - 1
+    async def assemble(self, request: ModelRequest) -> tuple[Prompt, int]:
+        """The prompt, and its place in the order of sampling. Raises AssemblyError."""
+        async with self._turn:
+            large = _size(request) >= _LARGE_TEXT
+            prompt = await self._assemble_apart(request) if large else self.assembler.assemble(request)
+            self._next_index += 1
+            return prompt, self._next_index - 1
+
+    async def _assemble_apart(self, request: ModelRequest) -> Prompt:
+        self._in_thread = True
+        try:
+            return await asyncio.to_thread(self.assembler.assemble, request)
+        finally:
+            self._in_thread = False
+            learned, self._learned = self._learned, []
+            for record in learned:
+                self.assembler.remember(record)
+
+    def remember(self, record: RecordedCall) -> None:
+        """At once, or before the next prompt is assembled: the assembler is never used by two threads."""
+        if self._in_thread:
+            self._learned.append(record)
+        else:
+            self.assembler.remember(record)
 
     def count(self, name: str, number: int = 1) -> None:
         self.counters[name] += number
@@ -84,6 +112,13 @@ class LiveSession:
             clients_connected=self.clients,
             counters=dict(self.counters),
         )
+
+
+def _size(request: ModelRequest) -> int:
+    """Characters to assemble, about."""
+    calls = (call for message in request.messages for call in message.tool_calls)
+    said = sum(len(message.text) + len(message.reasoning) for message in request.messages)
+    return said + sum(len(call.arguments) for call in calls) + sum(len(tool.definition) for tool in request.tools)
 
 
 def session_over(session_id: str) -> AccessError:
