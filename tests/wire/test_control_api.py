@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from openforgerl.store.sqlite import Store
 from proxy_world import BASH, World, call_text, in_turn, odd, proxy
 
 USER: Any = {"role": "user", "content": "hi"}
@@ -86,6 +87,11 @@ async def test_the_three_kinds_of_grades(tmp_path: Path, grade: object, stored: 
         ("", {"sampling": {"stop": ["x"]}}, "sampling.stop: "),
         ("", {"rollout_id": "Has_Underscore"}, "rollout_id 'Has_Underscore'"),
         ("", {"attempt": -1}, "attempt: "),
+        ("", {"attempt": 10**23}, "attempt: "),
+        ("", {"sampling": {"seed": 2**63}}, "sampling.seed: "),
+        ("", {"sampling": {"seed": -(2**63) - 1}}, "sampling.seed: "),
+        ("", {"sampling": {"top_k": 2**63}}, "sampling.top_k: "),
+        ("", {"sampling": {"max_tokens": 2**63}}, "sampling.max_tokens: "),
         ("", [], "body: "),
         ("/ID/close", {}, "ended_by: "),
         ("/ID/close", {"ended_by": "bored"}, "ended_by: "),
@@ -177,6 +183,76 @@ async def test_weights_and_metrics(tmp_path: Path) -> None:
             "openforgerl_weight_updates_total 1",
         ):  # fmt: skip
             assert line in lines
+
+
+async def test_the_largest_integers_can_be_read_back(tmp_path: Path) -> None:
+    most = 2**63 - 1
+    async with proxy(tmp_path, in_turn("x")) as world:
+        sampling = {"seed": -most - 1, "top_k": most, "max_tokens": most}
+        made = await opened(world, {"rollout_id": "r", "attempt": most, "sampling": sampling})
+        status, shown = await send(world, "GET", f"/sessions/{made['session_id']}")
+        assert status == 200
+        assert {name: shown["session"]["sampling"][name] for name in sampling} == sampling
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "said"),
+    [
+        ({"folder": ".", "policy_version": 3}, 409, "3 is not greater than 3"),
+        ({"folder": ".", "policy_version": 2}, 409, "2 is not greater than 3"),
+        ({"folder": ".", "policy_version": 2**63}, 400, "policy_version: "),
+        ({"folder": "/no/such/folder", "policy_version": 4}, 400, "/no/such/folder is no folder"),
+    ],
+)
+async def test_weights_that_are_old_or_nowhere_are_refused_before_they_are_loaded(
+    tmp_path: Path, body: dict[str, object], expected: int, said: str
+) -> None:
+    async with proxy(tmp_path, in_turn("x")) as world:
+        await world.gateway.load_weights(tmp_path, 3)
+        status, answer = await send(world, "POST", "/weights", body)
+        assert status == expected
+        assert said in answer["error"]["message"]
+        assert (world.engine.loaded, world.engine.policy_version) == ([tmp_path], 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected", "code"),
+    [("GET", "/nothing", 404, "unknown_path"), ("DELETE", "/sessions/s1", 405, "wrong_method")],
+)
+async def test_an_unknown_route_is_answered_in_json(
+    tmp_path: Path, method: str, path: str, expected: int, code: str
+) -> None:
+    async with proxy(tmp_path, in_turn("x")) as world:
+        status, answer = await send(world, method, path)
+        assert (status, answer["error"]["code"]) == (expected, code)
+        assert path in answer["error"]["message"]
+
+
+class BrokenStore(Store):
+    """Fails in a way that nobody foresaw."""
+
+    def intents(self, session_id: str) -> tuple[str, ...]:
+        raise ZeroDivisionError("a secret")
+
+
+async def test_an_unforeseen_error_is_json_without_its_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with proxy(tmp_path, in_turn("x"), store_class=BrokenStore) as world:
+        made = await opened(world, {})
+        status, answer = await send(world, "GET", f"/sessions/{made['session_id']}/calls")
+        assert (status, answer["error"]["code"]) == (500, "internal_error")
+        assert "secret" not in str(answer)
+        assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "seed", "top_k"])
+async def test_an_integer_beyond_64_bits_in_a_call_is_a_400_that_names_it(tmp_path: Path, field: str) -> None:
+    async with proxy(tmp_path, in_turn("x")) as world:
+        access = await world.open()
+        for value, expected in ((10**23 - 1, 400), (2**63, 400), (2**63 - 1, 200)):
+            async with world.post(access, {"model": "m", "messages": [USER], field: value}) as response:
+                assert response.status == expected, await response.text()
+                if expected == 400:
+                    assert (await response.json())["error"]["param"] == field
 
 
 async def test_probes_are_answered_and_unknown_paths_are_not(tmp_path: Path) -> None:

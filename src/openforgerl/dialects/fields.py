@@ -6,13 +6,16 @@ null and a missing key are the same everywhere.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from openforgerl.dialects.jsontext import Json, Number, write_json
 from openforgerl.errors import DialectError
+from openforgerl.records import INT64_MAX
 
 _SHOWN = 60
+_DIGITS = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,16 @@ class Fields:
 
     def integer(self, name: str, low: int) -> int | None:
         """1024.0 is an integer too: some languages print them so."""
-        number = self.number(name, low)
-        if number is not None and not number.is_integer():
-            raise wrong(self.at(name), "an integer" + _bounds(low, math.inf), self.get(name))
-        return None if number is None else int(number)
+        number, value = self.number(name, low), self.get(name)
+        if number is None or not isinstance(value, Number):
+            return None
+        if not number.is_integer():
+            raise wrong(self.at(name), "an integer" + _bounds(low, math.inf), value)
+        # A float of it would be rounded above 2**53.
+        exact = int(value.literal) if _DIGITS.fullmatch(value.literal) else int(number)
+        if not -INT64_MAX - 1 <= exact <= INT64_MAX:
+            raise wrong(self.at(name), f"an integer from {low} to {INT64_MAX}", value)
+        return exact
 
     def items(self, name: str) -> list[tuple[str, Json]]:
         """(path, value) of each element; a missing list is empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,14 +15,31 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from openforgerl.errors import AccessError, DialectError, OpenForgeError, StoreError
 from openforgerl.proxy.access import key_hash, opens
+from openforgerl.proxy.bodies import read_body
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.metrics import CONTENT_TYPE, prometheus_text
-from openforgerl.records import EndedBy, Ending, Grade, Sampling, Session, check_id
+from openforgerl.records import INT64_MAX, EndedBy, Ending, Grade, Sampling, Session, check_id
 from openforgerl.trajectories import rows
 
+_log = logging.getLogger(__name__)
 _MAX_BODY_BYTES = 1 << 20
 
 Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def unknown_route(request: web.Request) -> web.StreamResponse:
+    """The last route, for what no other takes: 404, or 405 with the methods that the path has; in JSON, as all else."""
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        match, methods = await resource.resolve(request)
+        allowed |= methods if match is None else set()
+    asked = f"{request.method} {request.path}"
+    if not allowed:
+        return _error(f"{asked}: there is no such path", "unknown_path", 404)
+    names = ", ".join(sorted(allowed))
+    answer = _error(f"{asked}: this path takes {names}", "wrong_method", 405)
+    answer.headers["Allow"] = names
+    return answer
 
 
 class _Body(BaseModel):
@@ -33,20 +51,20 @@ class SamplingPins(_Body):
 
     temperature: FiniteFloat | None = Field(default=None, ge=0)
     top_p: FiniteFloat | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=INT64_MAX)
     min_p: FiniteFloat | None = Field(default=None, ge=0, le=1)
     presence_penalty: FiniteFloat | None = None
     frequency_penalty: FiniteFloat | None = None
     repetition_penalty: FiniteFloat | None = Field(default=None, gt=0)
-    seed: int | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=-INT64_MAX - 1, le=INT64_MAX)
+    max_tokens: int | None = Field(default=None, ge=1, le=INT64_MAX)
 
 
 class OpenSession(_Body):
     task_id: str = ""
     group_id: str = ""
     rollout_id: str = ""
-    attempt: int = Field(default=0, ge=0)
+    attempt: int = Field(default=0, ge=0, le=INT64_MAX)
     harness: str = ""
     sampling: SamplingPins = SamplingPins()
     labels: dict[str, str] = Field(default_factory=dict)
@@ -68,7 +86,7 @@ class GradeSession(_Body):
 
 class Weights(_Body):
     folder: Path
-    policy_version: int = Field(ge=0)
+    policy_version: int = Field(ge=0, le=INT64_MAX)
 
 
 B = TypeVar("B", bound=_Body)
@@ -101,8 +119,11 @@ class Control:
                 self._check_token(request)
                 return await route(request)
             except OpenForgeError as error:
-                body = {"error": {"message": str(error), "code": error.code}}
-                return _json(body, status=error.http_status)
+                return _error(str(error), error.code, error.http_status)
+            except Exception:  # the boundary: a client gets JSON and no traceback
+                _log.exception("%s %s failed", request.method, request.path)
+                failed = OpenForgeError("the proxy failed; its log says how")
+                return _error(str(failed), failed.code, failed.http_status)
 
         return guarded
 
@@ -120,7 +141,7 @@ class Control:
         return web.Response(body=prometheus_text(self._gateway).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _open(self, request: web.Request) -> web.StreamResponse:
-        body = await _read(request, OpenSession)
+        body = await self._read(request, OpenSession)
         session = _session(body)
         if self._exists(session.session_id):
             message = f"session {session.session_id} exists already: raise attempt for another try of this rollout"
@@ -134,7 +155,7 @@ class Control:
         return _json(self._gateway.status(self._known(request)))
 
     async def _close(self, request: web.Request) -> web.StreamResponse:
-        session_id, body = self._known(request), await _read(request, CloseSession)
+        session_id, body = self._known(request), await self._read(request, CloseSession)
         try:
             ending = Ending(ended_by=body.ended_by, reason=body.reason)
         except ValueError as error:
@@ -146,7 +167,7 @@ class Control:
         return _json(self._gateway.status(session_id))
 
     async def _grade(self, request: web.Request) -> web.StreamResponse:
-        session_id, body = self._sealed(request), await _read(request, GradeSession)
+        session_id, body = self._sealed(request), await self._read(request, GradeSession)
         await self._gateway.grade(session_id, _grade(body))
         return _json(self._gateway.status(session_id))
 
@@ -163,9 +184,16 @@ class Control:
         return await asyncio.to_thread(lambda: _json({"rows": rows(store.calls(session_id))}))
 
     async def _weights(self, request: web.Request) -> web.StreamResponse:
-        body = await _read(request, Weights)
+        body = await self._read(request, Weights)
+        if not await asyncio.to_thread(body.folder.is_dir):
+            message = f"folder: {body.folder} is no folder on this machine; save the model there with save_pretrained"
+            raise DialectError(message, field="folder")
         await self._gateway.load_weights(body.folder, body.policy_version)
         return _json({"policy_version": self._gateway.engine.policy_version})
+
+    async def _read(self, request: web.Request, model: type[B]) -> B:
+        within_s = self._gateway.config.body_timeout_s
+        return _parsed(await read_body(request, most_bytes=_MAX_BODY_BYTES, within_s=within_s), model)
 
     def _exists(self, session_id: str) -> bool:
         try:
@@ -187,10 +215,9 @@ class Control:
         return session_id
 
 
-async def _read(request: web.Request, model: type[B]) -> B:
+def _parsed(raw: bytes, model: type[B]) -> B:
     """Raises DialectError, one line that names the first wrong field."""
     try:
-        raw = await request.content.read(_MAX_BODY_BYTES)
         return model.model_validate_json(raw or b"{}")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -228,6 +255,10 @@ def _grade(body: GradeSession) -> Grade:
         return Grade(kind="grader_error", reason=body.grader_error or "")
     except ValueError as error:
         raise DialectError(f"body: {error}") from None
+
+
+def _error(message: str, code: str, status: int) -> web.Response:
+    return _json({"error": {"message": message, "code": code}}, status=status)
 
 
 def _json(value: object, *, status: int = 200) -> web.Response:

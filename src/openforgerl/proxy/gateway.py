@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openforgerl.engines.base import Engine
-from openforgerl.errors import AccessError, EngineAborted, EngineError, StoreError
+from openforgerl.errors import AccessError, DialectError, EngineAborted, EngineError, StoreError
 from openforgerl.proxy.access import SessionAccess, key_hash, new_key, opens
 from openforgerl.proxy.call import Call, Parts, Stop
 from openforgerl.proxy.config import ProxyConfig
@@ -169,8 +169,11 @@ class Gateway:
         return SessionStatus(session=session, calls_in_flight=0, clients_connected=0, counters=counters)
 
     async def load_weights(self, folder: Path, policy_version: int) -> None:
-        """One update at a time. Raises EngineError."""
+        """One update at a time, each newer than the last. Raises DialectError (409) for an old one, EngineError."""
         async with self._loading:
+            if policy_version <= (current := self.engine.policy_version):
+                message = f"policy_version: {policy_version} is not greater than {current}, which is loaded"
+                raise DialectError(message, field="policy_version", code="old_policy_version", http_status=409)
             try:
                 async with asyncio.timeout(self.config.weights_timeout_s):
                     await self.engine.load_weights(folder, policy_version)

@@ -14,7 +14,8 @@ from aiohttp import web
 from openforgerl.dialects.base import Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.errors import ConfigError, DialectError, OpenForgeError
-from openforgerl.proxy.control import Control
+from openforgerl.proxy.bodies import read_body
+from openforgerl.proxy.control import Control, unknown_route
 from openforgerl.proxy.feed import Feed
 from openforgerl.proxy.gateway import Gateway
 
@@ -48,9 +49,10 @@ async def serve(
         raise ConfigError("the admin token is empty: set one, it opens the control API")
     spoken = dialects or (ChatDialect(model_name=gateway.config.model_name),)
     control = Control(gateway, admin_token)
-    app = web.Application(client_max_size=gateway.config.max_body_bytes)
+    app = web.Application()
     app.add_routes(control.routes())
     app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, spoken).answer)
+    app.router.add_route("*", "/{path:.*}", unknown_route)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     listener = _listen(gateway.config.host, gateway.config.port)
     async with gateway.running():
@@ -130,17 +132,7 @@ class SessionRoute:
 
     async def _with_body(self, request: web.Request, asked: HttpRequest) -> HttpRequest:
         config = self._gateway.config
-        try:
-            async with asyncio.timeout(config.body_timeout_s):
-                body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {config.max_body_bytes} bytes"
-            raise DialectError(message, http_status=413, code="request_too_large") from None
-        except TimeoutError:
-            message = f"the body did not arrive within {config.body_timeout_s:g} s"
-            raise DialectError(message, http_status=408, code="timeout") from None
-        except (web.RequestPayloadError, web.HTTPBadRequest) as error:
-            raise DialectError(f"the body cannot be read: {error}") from None
+        body = await read_body(request, most_bytes=config.max_body_bytes, within_s=config.body_timeout_s)
         return HttpRequest(method=asked.method, path=asked.path, query=asked.query, headers=asked.headers, body=body)
 
     async def _stream(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:

@@ -30,12 +30,22 @@ from openforgerl.records.events import (
     Usage,
 )
 from openforgerl.records.ids import check_id
-from openforgerl.records.messages import HarnessCall, Message, ModelRequest, Role, Sampling, ToolCall, ToolSpec
+from openforgerl.records.messages import (
+    INT64_MAX,
+    HarnessCall,
+    Message,
+    ModelRequest,
+    Role,
+    Sampling,
+    ToolCall,
+    ToolSpec,
+)
 from openforgerl.records.rows import Batch, CallKind, MaskReason, Receipt, Segment, TokenRow, TrainingRow, Update
 from openforgerl.records.sessions import EndedBy, Ending, Grade, Session, Use
 from openforgerl.records.tasks import LaunchPlan, Task
 
 __all__ = [
+    "INT64_MAX",
     "Batch",
     "CallEvent",
     "CallFailed",

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+INT64_MAX = 2**63 - 1
+"""Every integer that comes from outside is within 64 bits: JSON and the store hold no larger ones."""
+
 
 class Role(StrEnum):
     SYSTEM = "system"
