@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from openforgerl.engines.limits import refusal
 from openforgerl.engines.local_attention import NAME, Piece, Plan
 from openforgerl.engines.local_cache import SlotCache
 from openforgerl.engines.local_linear import pack_linears
@@ -100,12 +101,12 @@ class PolicyModel:
         missing = sorted(own.keys() - state.keys() - tied)
         unknown = sorted(state.keys() - own.keys())
         if missing or unknown:
-            raise EngineError(f"weights do not fit: missing {missing[:3]}, unknown {unknown[:3]}")
+            raise refusal(f"weights do not fit: missing {missing[:3]}, unknown {unknown[:3]}")
         for name, tensor in state.items():
             if tensor.shape != own[name].shape:
-                raise EngineError(f"weight {name} has shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
+                raise refusal(f"weight {name} has shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
             if not bool(torch.isfinite(tensor).all()):
-                raise EngineError(f"weight {name} holds a value that is not finite")
+                raise refusal(f"weight {name} holds a value that is not finite")
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy checked weights in place."""
@@ -127,11 +128,11 @@ def read_state(folder: Path) -> dict[str, Tensor]:
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise EngineError(f"{folder} has no *.safetensors file; save the model with save_pretrained")
+        raise refusal(f"{folder} has no *.safetensors file; save the model with save_pretrained")
     state: dict[str, Tensor] = {}
     for file in files:
         try:
             state.update(load_file(file))
         except (OSError, SafetensorError) as error:
-            raise EngineError(f"{file} cannot be read: {error}") from error
+            raise refusal(f"{file} cannot be read: {error}") from error
     return state
