@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,6 +123,24 @@ def test_a_token_of_the_environment_is_not_written_down(config: Path) -> None:
         assert "a-token-of-my-own" not in "".join(running.said)
     finally:
         running.stop(signal.SIGTERM)
+
+
+def test_a_session_that_was_open_when_serve_ended_is_sealed_and_its_key_is_gone(serving: Serving, config: Path) -> None:
+    token = (serving.folder / "runs/serve/store/admin-token").read_text()
+    made = post(f"{serving.url}/sessions", token, {"rollout_id": "r1"})
+    serving.stop(signal.SIGTERM)
+    again = start(config, OPENFORGERL_ADMIN_TOKEN="mine")
+    try:
+        call = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            post(f"{again.url}/s/{made['session_id']}/v1/chat/completions", str(made["key"]), call)
+        assert refused.value.code == 410
+        request = urllib.request.Request(f"{again.url}/sessions/r1-a0", headers={"Authorization": "Bearer mine"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            ending = json.loads(answer.read())["session"]["ending"]
+        assert ending == {"ended_by": "infra", "reason": "the proxy was restarted"}
+    finally:
+        again.stop(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
