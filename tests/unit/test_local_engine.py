@@ -243,8 +243,9 @@ async def test_a_folder_without_weights_is_refused_and_the_old_ones_stay(folders
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"nothing")
     async with running(folders[0]) as engine:
-        with pytest.raises(EngineError, match=r"no \*\.safetensors file"):
+        with pytest.raises(EngineError, match=r"no \*\.safetensors file") as refused:
             await engine.load_weights(tmp_path, 1)
+        assert (refused.value.http_status, refused.value.retryable) == (400, False)
         with pytest.raises(EngineError, match=r"model\.safetensors cannot be read"):
             await engine.load_weights(tmp_path / "broken", 1)
         assert (await answer(engine, request([5, 6, 7], 10))).versions[0] == 0
