@@ -15,6 +15,7 @@ from openforgerl.records import (
     Ending,
     Finish,
     Grade,
+    ImageRef,
     Message,
     MessagesDelta,
     PromptDelta,
@@ -42,10 +43,18 @@ logprob = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False) | st.f
 labels = st.dictionaries(text, text, max_size=3)
 tools = st.lists(st.builds(ToolSpec, name=text, definition=json_text), max_size=3).map(tuple)
 tool_calls = st.lists(st.builds(ToolCall, id=text, name=text, arguments=json_text), max_size=3).map(tuple)
-answers = st.builds(Message, role=st.just(Role.ASSISTANT), text=text, tool_calls=tool_calls, reasoning=text, name=text)
+answers = st.builds(
+    Message, role=st.just(Role.ASSISTANT), text=text, tool_calls=tool_calls, reasoning=text, name=text,
+    reasoning_mark=text,
+)  # fmt: skip
 others = st.builds(
-    Message, role=st.sampled_from([role for role in Role if role is not Role.ASSISTANT]), text=text, tool_call_id=text
-)
+    Message, role=st.sampled_from([role for role in Role if role is not Role.ASSISTANT]), text=text, tool_call_id=text,
+    is_error=st.booleans(),
+) | st.builds(
+    Message,
+    role=st.sampled_from([Role.USER, Role.TOOL]),
+    images=st.lists(st.builds(ImageRef, sha256=text, media_type=text, at=st.just(0)), max_size=2).map(tuple),
+)  # fmt: skip
 samplings = st.builds(
     Sampling,
     temperature=st.none() | number | st.integers(0, 2),
@@ -106,6 +115,8 @@ def calls(draw: st.DrawFn, session_id: str, index: int, parent: RecordedCall | N
         stop_string=draw(st.none() | text),
         ends_turn=draw(st.booleans()),
         tool_choice=draw(text),
+        output_schema=draw(text),
+        schema_enforced=draw(st.booleans()),
         labels=draw(labels),
         counters=draw(st.dictionaries(text, st.integers(), max_size=2)),
         error=draw(text),
@@ -169,7 +180,10 @@ def test_every_field_of_a_record_has_a_place_in_the_store() -> None:
     opened = encoding.from_json(encoding.session_to_json(Session(session_id="s1")))
     assert {field.name for field in fields(Session)} == {"session_id", "ending", "grade"} | set(opened)
     call = ToolCall(id="i", name="n", arguments="a")
-    message = Message(role=Role.ASSISTANT, text="t", tool_calls=(call,), reasoning="r", tool_call_id="c", name="n")
-    assert {field.name for field in fields(Message)} == set(encoding.from_json(encoding.message_to_json(message)))
-    assert len(fields(ToolCall)) == 3
+    answer = Message(role=Role.ASSISTANT, text="t", tool_calls=(call,), reasoning="r", reasoning_mark="m", name="n")
+    image = ImageRef(sha256="s", media_type="image/png", at=0)
+    result = Message(role=Role.TOOL, tool_call_id="c", is_error=True, images=(image,))
+    written = [encoding.from_json(encoding.message_to_json(message)) for message in (answer, result)]
+    assert {field.name for field in fields(Message)} == set().union(*written)
+    assert (len(fields(ToolCall)), len(fields(ImageRef))) == (3, 3)
     assert len(fields(ToolSpec)) == 2

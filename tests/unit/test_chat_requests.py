@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from openforgerl.dialects.base import HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.errors import AccessError, DialectError, EngineAborted
-from openforgerl.records import Message, ModelRequest, Role, Sampling, ToolCall
+from openforgerl.records import ImageRef, Message, ModelRequest, Role, Sampling, ToolCall
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
@@ -150,8 +152,9 @@ def test_harmless_fields_are_passed_over_by_name() -> None:
     ("field", "value"),
     [
         ("logit_bias", {"1": 2}),
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": "object"}}),
         ("audio", {"voice": "x"}),
         ("modalities", ["text", "audio"]),
         ("prediction", {"type": "content"}),
@@ -207,7 +210,10 @@ def test_a_field_that_says_nothing_is_accepted(field: str, value: object) -> Non
         ({"content": "x"}, "messages[0].role"),
         ({"role": "function", "name": "f", "content": "x"}, "tool_call_id"),
         ({"role": "user", "content": 3}, "messages[0].content"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}, "text-only model"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
+            "messages[0].content[0].image_url",
+        ),
         ({"role": "user", "content": [{"type": "input_audio"}]}, 'messages[0].content[0].type: "input_audio"'),
         ({"role": "user", "content": [{"type": "text", "text": 3}]}, "messages[0].content[0].text"),
         ({"role": "tool", "content": "x"}, "messages[0].tool_call_id"),
@@ -308,3 +314,34 @@ def test_errors_have_openai_form() -> None:
         (401, "invalid_api_key"),
         (503, "engine_aborted"),
     ]
+
+
+def test_the_schema_of_an_answer_is_kept_as_it_was_written() -> None:
+    schema = {"type": "object", "properties": {"b": {"minimum": 1.0}, "a": {}}}
+    asked = parsed(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    assert asked.output_schema == '{"type": "object", "properties": {"b": {"minimum": 1.0}, "a": {}}}'
+    assert parsed(response_format={"type": "json_object"}).output_schema == '{"type": "object"}'
+
+
+def test_an_image_keeps_its_bytes_and_its_place() -> None:
+    url = "data:image/png;base64," + base64.b64encode(b"png").decode()
+    parts = [
+        {"type": "text", "text": "ab"},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "c"},
+    ]
+    asked = parsed(messages=[{"role": "user", "content": parts}])
+    (message,), digest = asked.messages, hashlib.sha256(b"png").hexdigest()
+    assert message.text == "abc"
+    assert message.images == (ImageRef(sha256=digest, media_type="image/png", at=2),)
+    assert asked.images == {digest: b"png"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.org/a.png", "data:image/png,abc", "data:text/plain;base64,YQ==", "data:image/png;base64,Y",
+     "data:image/png;base64,", "file:///etc/passwd"],
+)  # fmt: skip
+def test_an_image_that_is_not_in_the_request_is_refused(url: str) -> None:
+    error = refused(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
+    assert (error.http_status, error.field) == (400, "messages[0].content[0].image_url")

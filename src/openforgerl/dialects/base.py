@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from openforgerl.errors import OpenForgeError
@@ -29,6 +29,16 @@ class HttpAnswer:
     status: int
     body: bytes
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountCall:
+    """A wish to know how many ids a prompt has; nothing is sampled or recorded."""
+
+    request: ModelRequest
+    answer: Callable[[int], HttpAnswer]
+    """Of the number of ids."""
 
 
 class Renderer(Protocol):
@@ -36,6 +46,10 @@ class Renderer(Protocol):
 
     def chunk(self, event: CallEvent) -> bytes:
         """The bytes that this event puts on the stream; may be empty. The terminal event closes the stream."""
+        ...
+
+    def idle(self) -> bytes:
+        """What keeps a stream alive that has nothing to say yet; b"" where the format has nothing for it."""
         ...
 
     def whole(self) -> bytes:
@@ -68,8 +82,8 @@ class Dialect(Protocol):
         """The secret as this dialect carries it; "" where there is none."""
         ...
 
-    def parse(self, request: HttpRequest) -> ParsedCall | HttpAnswer:
-        """A model call, or the answer to a probe (model listing, HEAD). Raises DialectError."""
+    def parse(self, request: HttpRequest) -> ParsedCall | CountCall | HttpAnswer:
+        """A model call, a count of a prompt, or the answer to a probe (model listing, HEAD). Raises DialectError."""
         ...
 
     def failure(self, error: OpenForgeError) -> HttpAnswer:

@@ -27,6 +27,7 @@ _REASONS = {
     Finish.TOOL_CALLS: "tool_calls",
 }
 _DONE = b"data: [DONE]\n\n"
+_IDLE = b": waiting\n\n"
 
 
 def error_body(message: str, *, status: int, code: str, param: str | None = None) -> dict[str, object]:
@@ -81,6 +82,9 @@ class ChatRenderer:
                 self._end = event
                 return self._last(event)
         return b""
+
+    def idle(self) -> bytes:
+        return _IDLE
 
     def whole(self) -> bytes:
         if not isinstance(self._end, CallFinished):

@@ -5,6 +5,7 @@ null, "" and missing content are the same; text parts are joined by a newline, a
 
 from __future__ import annotations
 
+from openforgerl.dialects.content import Content
 from openforgerl.dialects.fields import Fields, shown, wrong
 from openforgerl.dialects.jsontext import Json, write_json
 from openforgerl.errors import DialectError
@@ -18,29 +19,33 @@ _KNOWN_OF = {
 }
 _REFUSED = {
     "function_call": "is deprecated; send `tool_calls` with an id each",
-    "audio": "is refused: this is a text-only model; send the transcript as `content`",
+    "audio": "is refused: this model hears nothing; send the transcript as `content`",
     "prefix": "is refused: the policy starts each answer itself; end the messages with a user or tool message",
     "partial": "is refused: the policy starts each answer itself; end the messages with a user or tool message",
 }
 
 
-def read_messages(body: Fields, ignored: set[str]) -> tuple[Message, ...]:
-    """Raises DialectError; adds the fields that it passed over to `ignored`."""
-    messages = tuple(_message(fields, ignored) for fields in body.objects("messages"))
+def read_messages(body: Fields, images: dict[str, bytes], ignored: set[str]) -> tuple[Message, ...]:
+    """Raises DialectError; adds the bytes of images to `images` and the fields that it passed over to `ignored`."""
+    messages = tuple(_message(fields, images, ignored) for fields in body.objects("messages"))
     if not messages:
         raise wrong("messages", "a list of at least one message", body.get("messages"))
     return messages
 
 
-def _message(fields: Fields, ignored: set[str]) -> Message:
+def _message(fields: Fields, images: dict[str, bytes], ignored: set[str]) -> Message:
     role = _role(fields)
     name = fields.text("name") or ""
     _pass_over(fields, _KNOWN | _KNOWN_OF.get(role, set()), ignored)
-    text = _content(fields, ignored)
+    content = _content(fields, images, ignored)
+    text, shown_images = content.text, tuple(content.images)
+    if shown_images and role not in (Role.USER, Role.TOOL):
+        raise DialectError(f"{fields.at('content')}: a {role} message holds no images", field=fields.at("content"))
     if role is Role.TOOL:
-        return Message(role=role, text=text, name=name, tool_call_id=_tool_call_id(fields))
+        call_id = _tool_call_id(fields)
+        return Message(role=role, text=text, images=shown_images, name=name, tool_call_id=call_id)
     if role is not Role.ASSISTANT:
-        return Message(role=role, text=text, name=name)
+        return Message(role=role, text=text, images=shown_images, name=name)
     for key, why in _REFUSED.items():
         if fields.get(key):
             raise DialectError(f"{fields.at(key)} {why}", field=fields.at(key))
@@ -58,26 +63,42 @@ def _role(fields: Fields) -> Role:
     return Role(value)
 
 
-def _content(fields: Fields, ignored: set[str]) -> str:
-    value = fields.get("content")
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not isinstance(value, list):
-        raise wrong(fields.at("content"), "a string or a list of text parts", value)
-    texts = (_part(path, part, ignored) for path, part in fields.items("content"))
-    return "\n".join(text for text in texts if text is not None)
-
-
-def _part(path: str, value: Json, ignored: set[str]) -> str | None:
+def _content(fields: Fields, images: dict[str, bytes], ignored: set[str]) -> Content:
+    value, content = fields.get("content"), Content(images)
     if isinstance(value, str):
-        return value
+        content.add_text(value)
+    elif value is not None and not isinstance(value, list):
+        raise wrong(fields.at("content"), "a string or a list of text and image parts", value)
+    else:
+        for path, part in fields.items("content"):
+            _add_part(content, path, part, ignored)
+    return content
+
+
+def _add_part(content: Content, path: str, value: Json, ignored: set[str]) -> None:
+    if isinstance(value, str):
+        content.add_text(value)
+        return
     part = Fields.of(value, path)
     kind = part.get("type")
+    if kind == "image_url":
+        _pass_over(part, {"type", "image_url"}, ignored)
+        content.add_image_url(_image_url(part), part.at("image_url"))
+        return
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        why = f'{part.at("type")}: {shown(kind)} is refused by this text-only model; send parts of type "text" only'
+        why = f'{part.at("type")}: {shown(kind)} is refused; send parts of type "text" or "image_url"'
         raise DialectError(why, field=path, code="unsupported_content")
     _pass_over(part, {"type", _TEXT_PARTS[kind]}, ignored)
-    return part.text(_TEXT_PARTS[kind])
+    if (text := part.text(_TEXT_PARTS[kind])) is not None:
+        content.add_text(text)
+
+
+def _image_url(part: Fields) -> str:
+    value = part.get("image_url")
+    url = value if isinstance(value, str) else Fields.of(value, part.at("image_url")).text("url")
+    if not url:
+        raise wrong(part.at("image_url.url"), "the image as a data URL", None)
+    return url
 
 
 def _tool_call_id(fields: Fields) -> str:

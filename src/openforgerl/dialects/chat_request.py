@@ -12,7 +12,7 @@ from openforgerl.records import ModelRequest, Sampling, ToolSpec
 
 _FIXED_TEMPLATE = "the chat template and its arguments are fixed by the server"
 _NO_GRAMMAR = "answers are sampled without a grammar; ask for the format in a message"
-_TEXT_ONLY = "this is a text-only model"
+_TEXT_ONLY = "this model reads and writes no audio"
 _REFUSED = {
     "functions": "deprecated; send `tools`",
     "function_call": "deprecated; send `tool_choice`",
@@ -70,8 +70,11 @@ def _read(body: Fields) -> ChatRequest:
     _refuse(body)
     ignored = {key for key in body.values.keys() - _READ - _REFUSED.keys() if body.get(key) is not None}
     tools = _tools(body, ignored)
+    images: dict[str, bytes] = {}
     request = ModelRequest(
-        messages=read_messages(body, ignored),
+        messages=read_messages(body, images, ignored),
+        images=images,
+        output_schema=_output_schema(body),
         tools=tools,
         tool_choice=_tool_choice(body, tools),
         sampling=_sampling(body),
@@ -86,15 +89,31 @@ def _refuse(body: Fields) -> None:
     for name, why in _REFUSED.items():
         if _says_something(body.get(name)):
             raise DialectError(f"{name} is refused: {why}", field=name, code="unsupported_parameter")
-    kind = Fields.of(body.get("response_format") or {}, "response_format").get("type")
     wishes = (
         ("n", "expected 1: send one request for each answer", (body.integer("n", 1) or 1) > 1),
-        ("response_format.type", f'expected "text": {_NO_GRAMMAR}', kind not in (None, "text")),
-        ("modalities", f'expected ["text"]: {_TEXT_ONLY}', any(item != "text" for _, item in body.items("modalities"))),
+        (
+            "modalities",
+            'expected ["text"]',
+            any(item != "text" for _, item in body.items("modalities")),
+        ),
     )
     for field, why, asked in wishes:
         if asked:
             raise DialectError(f"{field}: {why}", field=field, code="unsupported_value")
+
+
+def _output_schema(body: Fields) -> str:
+    """JSON text; "" where any text will do."""
+    wish = Fields.of(body.get("response_format") or {}, "response_format")
+    kind = wish.text("type") or "text"
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return '{"type": "object"}'
+    if kind != "json_schema":
+        raise wrong(wish.at("type"), '"text", "json_object" or "json_schema"', kind)
+    schema = Fields.of(wish.get("json_schema"), wish.at("json_schema"))
+    return write_json(Fields.of(schema.get("schema"), schema.at("schema")).values)
 
 
 def _says_something(value: Json) -> bool:

@@ -29,6 +29,11 @@ class Engine(Protocol):
         """What its log-probs are: "sampled" (log softmax(logits / temperature)), or "scripted" (nobody's)."""
         ...
 
+    @property
+    def enforces_schema(self) -> bool:
+        """Whether `output_schema` of a request holds for the text of its answer; otherwise it is passed over."""
+        ...
+
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         """Chunks; the last one has `finish`. Raises EngineError, EngineAborted."""
         ...

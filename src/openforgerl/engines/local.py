@@ -58,6 +58,10 @@ class LocalEngine:
         return "sampled"
 
     @property
+    def enforces_schema(self) -> bool:
+        return False
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """Tokens prefilled, reused, sampled, evicted; calls finished, cancelled, preempted, failed; times."""
         return dict(self._worker.batch.counters)

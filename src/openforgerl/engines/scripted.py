@@ -87,6 +87,10 @@ class ScriptedEngine:
     def logprob_kind(self) -> str:
         return "scripted"
 
+    @property
+    def enforces_schema(self) -> bool:
+        return False
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         self._check_open()
         limit = answer_limit(request, self._context_length)

@@ -59,6 +59,7 @@ class Parts:
             logprob_kind=self.engine.logprob_kind,
             template_hash=self.template.template_hash,
             tokenizer_hash=self.template.codec.tokenizer_hash,
+            enforces_schema=self.engine.enforces_schema,
         )
 
 
@@ -200,6 +201,7 @@ class Call:
             prompt_ids=planned.prompt.ids,
             sampling=planned.sampling,
             stop_ids=self._parts.template.codec.stop_ids,
+            output_schema=self._intent.request.output_schema,
         )
         async with aclosing(self._parts.engine.generate(request)) as chunks:
             async for chunk in chunks:

@@ -17,7 +17,7 @@ class ProxyConfig(BaseModel):
     """The name in the model listing; every name that is asked for is answered."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one answer; None: what the context leaves."""
-    max_body_bytes: int = Field(default=8 << 20, ge=1)
+    max_body_bytes: int = Field(default=256 << 20, ge=1)
     max_calls_per_session: int | None = Field(default=None, ge=1)
     """The next call is refused for good (403), which ends an agent that loops."""
     max_concurrent_calls: int = Field(default=32, ge=1)
@@ -30,6 +30,8 @@ class ProxyConfig(BaseModel):
     """From the start of sampling to the last id; below the harness's own limit, above the engine's."""
     headers_after_s: float = Field(default=10.0, ge=0)
     """A stream's headers wait this long for the first sampled ids, so that an early failure is an HTTP status."""
+    keep_alive_s: float = Field(default=10.0, gt=0)
+    """A stream that has nothing to say says so this often, in the way of its format."""
     body_timeout_s: float = Field(default=60.0, gt=0)
     write_timeout_s: float = Field(default=60.0, gt=0)
     """A client that takes nothing for so long has gone."""

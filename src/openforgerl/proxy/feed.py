@@ -62,10 +62,16 @@ class Feed:
             return None
         return self._broadcast.early_failure
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self, *, idle_s: float | None = None) -> AsyncIterator[Batch | None]:
+        """Until the last one; None each time that nothing came for `idle_s` seconds."""
         last = False
         while not last:
-            batch = await self._queue.get()
+            try:
+                async with asyncio.timeout(idle_s):
+                    batch = await self._queue.get()
+            except TimeoutError:
+                yield None
+                continue
             last = batch.last
             yield batch
 

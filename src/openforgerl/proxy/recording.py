@@ -52,6 +52,7 @@ class Provenance:
     logprob_kind: str
     template_hash: str
     tokenizer_hash: str
+    enforces_schema: bool
 
 
 def used_sampling(asked: Sampling, pins: Sampling, cap: int | None, room: int) -> Sampling:
@@ -76,6 +77,8 @@ def recorded(
 ) -> RecordedCall:
     request, parsed = intent.request, outcome.parsed
     counters = dict(planned.prompt.counters)
+    if request.output_schema and not provenance.enforces_schema:
+        counters["schemas_not_enforced"] = 1
     for name, number in (parsed.counters if parsed else {}).items():
         counters[name] = counters.get(name, 0) + number
     return RecordedCall(
@@ -106,6 +109,8 @@ def recorded(
         stop_string=answer.parser.stop_string,
         ends_turn=bool(parsed and parsed.ends_turn),
         tool_choice=request.tool_choice,
+        output_schema=request.output_schema,
+        schema_enforced=bool(request.output_schema) and provenance.enforces_schema,
         labels=intent.labels,
         counters=counters,
         error=outcome.error,

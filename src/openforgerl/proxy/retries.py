@@ -89,4 +89,4 @@ def _first(calls: Iterable[A], state: CallState, *, lost: bool = False) -> A | N
 
 def digest_of(request: ModelRequest) -> str:
     """Of the meaning: what was passed over does not count, nor whether the answer is streamed."""
-    return hashlib.sha256(orjson.dumps(replace(request, ignored=()))).hexdigest()
+    return hashlib.sha256(orjson.dumps(replace(request, ignored=(), images={}))).hexdigest()

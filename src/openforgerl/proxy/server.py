@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from openforgerl.dialects.base import Dialect, HttpAnswer, HttpRequest, ParsedCall
+from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.errors import ConfigError, DialectError, OpenForgeError
 from openforgerl.proxy.bodies import read_body
@@ -125,6 +125,8 @@ class SessionRoute:
             raise
         if isinstance(parsed, HttpAnswer):
             return _plain(parsed)
+        if isinstance(parsed, CountCall):
+            return _plain(parsed.answer(await live.count_ids(parsed.request)))
         with _left(self._gateway.answer(live, dialect.name, parsed.request, asked.headers)) as feed:
             if parsed.stream:
                 return await self._stream(request, parsed, feed)
@@ -142,7 +144,10 @@ class SessionRoute:
         response = web.StreamResponse(headers={"Content-Type": parsed.content_type, **_STREAM_HEADERS})
         try:
             await response.prepare(request)
-            async for batch in feed.batches():
+            async for batch in feed.batches(idle_s=self._gateway.config.keep_alive_s):
+                if batch is None:
+                    await self._write(response, parsed.renderer.idle())
+                    continue
                 data = b"".join(parsed.renderer.chunk(event) for event in batch.events)
                 await self._write(response, data)
                 feed.wrote(batch)
@@ -157,8 +162,10 @@ class SessionRoute:
 
     async def _whole(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:
         async for batch in feed.batches():
-            for event in batch.events:
+            for event in batch.events if batch else ():
                 parsed.renderer.chunk(event)
+        if batch is None:
+            raise OpenForgeError("the call ended without a terminal event")
         if batch.error is not None:
             raise batch.error
         response = _plain(HttpAnswer(status=200, body=parsed.renderer.whole()))
@@ -173,7 +180,7 @@ class SessionRoute:
         return response
 
 
-async def _parse(dialect: Dialect, asked: HttpRequest) -> ParsedCall | HttpAnswer:
+async def _parse(dialect: Dialect, asked: HttpRequest) -> ParsedCall | CountCall | HttpAnswer:
     """A large body is read in a thread: it must not hold up the other sessions."""
     if len(asked.body) < _LARGE_BODY_BYTES:
         return dialect.parse(asked)
@@ -195,4 +202,5 @@ def _drop(request: web.Request) -> None:
 
 
 def _plain(answer: HttpAnswer) -> web.Response:
-    return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
+    headers = {"Content-Type": answer.content_type, **answer.headers}
+    return web.Response(status=answer.status, body=answer.body, headers=headers)

@@ -64,10 +64,19 @@ class LiveSession:
     async def assemble(self, request: ModelRequest) -> tuple[Prompt, int]:
         """The prompt, and its place in the order of sampling. Raises AssemblyError."""
         async with self._turn:
-            large = _size(request) >= _LARGE_TEXT
-            prompt = await self._assemble_apart(request) if large else self.assembler.assemble(request)
+            prompt = await self._assembled(request)
             self._next_index += 1
             return prompt, self._next_index - 1
+
+    async def count_ids(self, request: ModelRequest) -> int:
+        """Of the prompt that this request would have; nothing is sampled. Raises AssemblyError."""
+        async with self._turn:
+            self.count("prompts_counted")
+            return len((await self._assembled(request)).ids)
+
+    async def _assembled(self, request: ModelRequest) -> Prompt:
+        large = _size(request) >= _LARGE_TEXT
+        return await self._assemble_apart(request) if large else self.assembler.assemble(request)
 
     async def _assemble_apart(self, request: ModelRequest) -> Prompt:
         self._in_thread = True

@@ -33,6 +33,7 @@ from openforgerl.records.ids import check_id
 from openforgerl.records.messages import (
     INT64_MAX,
     HarnessCall,
+    ImageRef,
     Message,
     ModelRequest,
     Role,
@@ -62,6 +63,7 @@ __all__ = [
     "GenerateRequest",
     "Grade",
     "HarnessCall",
+    "ImageRef",
     "LaunchPlan",
     "MaskReason",
     "Message",

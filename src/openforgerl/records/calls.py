@@ -117,6 +117,9 @@ class RecordedCall:
     ends_turn: bool = True
     """The last sampled id is an end-of-turn id."""
     tool_choice: str = "auto"
+    output_schema: str = ""
+    schema_enforced: bool = False
+    """The engine sampled under a grammar: another distribution."""
     labels: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     """What assembly and parsing did beside the plain path, e.g. reencoded_turns, split_tokens, ambiguous_turns."""

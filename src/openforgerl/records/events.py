@@ -24,6 +24,8 @@ class GenerateRequest:
     sampling: Sampling
     stop_ids: tuple[int, ...]
     """Every end-of-turn id; a sampled one is part of the output."""
+    output_schema: str = ""
+    """JSON text of the schema that the text of the answer follows, where the engine enforces schemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

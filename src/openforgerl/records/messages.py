@@ -28,18 +28,44 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRef:
+    """An image of a message. Its bytes are in `ModelRequest.images`."""
+
+    sha256: str
+    """Of the exact bytes, in hex."""
+    media_type: str
+    at: int
+    """It stands before the character of the message's text with this number; at the end: the text's length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     role: Role
     text: str = ""
+    images: tuple[ImageRef, ...] = ()
+    """Of a user or tool message, in their order."""
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
+    reasoning_mark: str = ""
+    """The id of the call whose reasoning stands here: a signature or an encrypted block of ours, read back."""
     tool_call_id: str = ""
     """On a tool message: the call that it answers."""
+    is_error: bool = False
+    """On a tool message: the harness says that the call failed. The text says it too; prompts do not change."""
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.role is not Role.ASSISTANT and (self.tool_calls or self.reasoning):
+        if self.role is not Role.ASSISTANT and (self.tool_calls or self.reasoning or self.reasoning_mark):
             raise ValueError(f"a {self.role} message carries no tool calls and no reasoning")
+        if self.images:
+            self._check_images()
+
+    def _check_images(self) -> None:
+        if self.role not in (Role.USER, Role.TOOL):
+            raise ValueError(f"a {self.role} message carries no images")
+        places = [0, *(image.at for image in self.images), len(self.text)]
+        if places != sorted(places):
+            raise ValueError(f"images at {places[1:-1]} of a text of {places[-1]} characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +119,10 @@ class ModelRequest:
     tool_choice: str = "auto"
     """auto | none | required | the name of a tool."""
     sampling: Sampling = field(default_factory=Sampling)
+    output_schema: str = ""
+    """JSON text of the schema that the answer's text is to follow; "" where none was asked for."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Bytes by sha256, of all images of the messages."""
     model: str = ""
     """The name that the harness asked for; every name is answered by the policy."""
     ignored: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from openforgerl.records import (
     Finish,
     Grade,
     HarnessCall,
+    ImageRef,
     Message,
     RecordedCall,
     Role,
@@ -86,7 +87,8 @@ def message_to_json(message: Message) -> bytes:
     calls = [[call.id, call.name, call.arguments] for call in message.tool_calls]
     fields: dict[str, object] = {
         "role": message.role.value, "text": message.text, "tool_calls": calls, "reasoning": message.reasoning,
-        "tool_call_id": message.tool_call_id, "name": message.name,
+        "tool_call_id": message.tool_call_id, "name": message.name, "reasoning_mark": message.reasoning_mark,
+        "is_error": message.is_error, "images": [[each.sha256, each.media_type, each.at] for each in message.images],
     }  # fmt: skip
     return to_json({key: value for key, value in fields.items() if value})
 
@@ -95,7 +97,8 @@ def message_from_json(body: bytes) -> Message:
     fields = from_json(body)
     calls = fields.pop("tool_calls", [])
     tool_calls = tuple(ToolCall(id=id_, name=name, arguments=arguments) for id_, name, arguments in calls)
-    return Message(role=Role(fields.pop("role")), tool_calls=tool_calls, **fields)
+    images = tuple(ImageRef(sha256=digest, media_type=kind, at=at) for digest, kind, at in fields.pop("images", []))
+    return Message(role=Role(fields.pop("role")), tool_calls=tool_calls, images=images, **fields)
 
 
 def tools_to_json(tools: Sequence[ToolSpec]) -> bytes:
@@ -175,7 +178,7 @@ def intent_to_json(call: HarnessCall) -> bytes:
 
 _PLAIN = (
     "dialect", "logprob_kind", "model_asked", "digest", "template_hash", "tokenizer_hash", "started_at", "ended_at",
-    "stop_string", "ends_turn", "tool_choice", "error",
+    "stop_string", "ends_turn", "tool_choice", "output_schema", "schema_enforced", "error",
 )  # fmt: skip
 
 

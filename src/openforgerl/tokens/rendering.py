@@ -92,6 +92,8 @@ class ChatRenderer:
 
     def _fields(self, message: Message) -> dict[str, Value]:
         """A message in the Hugging Face convention; a text is never null, so that no template prints None."""
+        if message.images:
+            raise AssemblyError("this model reads no images; send text only", code="unsupported_content")
         fields: dict[str, Value] = {"role": message.role.value, "content": message.text}
         if message.reasoning:
             fields["reasoning_content"] = message.reasoning
