@@ -20,7 +20,7 @@ from openforgerl.store.sqlite import Store
 from openforgerl.trainers.credit import Credit, CreditConfig, Rollout, assign
 from openforgerl.trainers.local import LocalTrainer
 from openforgerl.trajectories import rows as rows_of
-from openforgerl.workflows.batches import demonstrations, draw, groups
+from openforgerl.workflows.batches import demonstrations, draw, family, groups
 from openforgerl.workflows.clock import StepClock
 from openforgerl.workflows.config import EvaluationConfig, GrpoConfig, SftConfig
 from openforgerl.workflows.listener import Listener
@@ -129,7 +129,7 @@ class Training:
     async def _grpo_step(self, step: int) -> None:
         began, loop = time.monotonic(), self._loop
         clock = StepClock(loop.engine)
-        tasks = draw(loop.train_tasks, loop.grpo.groups_per_step, seed=loop.seed, step=step)
+        tasks = draw(loop.train_tasks, loop.grpo.groups_per_step, seed=loop.seed, step=step, kind=family)
         labels = self._labels("grpo", step, split="train")
         requests = groups(tasks, loop.grpo.group_size, name=f"grpo{step:04d}", labels=labels)
         with clock.part("rollout"):
