@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_policy import batch_of, load, row
+from tiny_policy import batch_of, load, naive_logprobs, naive_model, row
+from tiny_policy import conversations as random_rows
 
 from openforgerl.engines.local import LocalEngine, LocalEngineConfig
 from openforgerl.errors import TrainerError
@@ -61,3 +63,32 @@ async def test_every_row_is_within_the_gate_across_an_update(tiny: Path) -> None
         assert max(receipt.max_gap for receipt in later) <= GATE
     finally:
         await engine.aclose()
+
+
+def exact(model: Path, rows: list[TokenRow]) -> list[TokenRow]:
+    """The rows as an engine without rounding would have recorded them."""
+    sharp = naive_model(model).double()
+    return [
+        replace(one, logprobs=tuple(v if m else 0.0 for v, m in zip(values, one.loss_mask, strict=True)))
+        for one in rows
+        for values in [naive_logprobs(sharp, one).tolist()]
+    ]
+
+
+def test_the_trainers_own_rounding_does_not_count_as_a_gap(tiny: Path) -> None:
+    rows = exact(tiny, [one for one in random_rows() if one.branch == 0])
+    rounding = max(receipt.max_gap for receipt in load(tiny).receipts(rows))
+    trainer = load(tiny, max_gap=rounding / 4)
+    assert max(receipt.max_gap for receipt in trainer.receipts(rows)) < rounding / 4
+    update, receipts = trainer.policy_step(batch_of(rows, advantage=lambda one: 1.0))
+    assert update.metrics["rows_measured_again"] > 0
+    assert max(receipt.max_gap for receipt in receipts) < rounding / 4
+
+
+def test_a_gap_of_the_engine_stays_one_when_it_is_measured_again(tiny: Path) -> None:
+    rows = exact(tiny, [one for one in random_rows() if one.branch == 0])
+    off = replace(rows[0], logprobs=tuple(v - 3e-4 if v else v for v in rows[0].logprobs))
+    trainer = load(tiny, max_gap=GATE)
+    assert trainer.receipts([off])[0].max_gap == pytest.approx(3e-4, rel=0.02)
+    with pytest.raises(TrainerError, match=r"--set trainer\.max_gap"):
+        trainer.policy_step(batch_of([off, *rows[1:]], advantage=lambda one: 1.0))

@@ -12,8 +12,10 @@ from openforgerl.cli.resolved import to_toml
 from openforgerl.errors import ConfigError
 from openforgerl.workflows.run_folder import Progress, RunFolder
 
-_FREE: dict[str, bool | set[str]] = {"proxy": {"host", "port"}, "store": True, "runtime": {"root"}}
-"""What a resumed run may change: places, that touch nothing that was sampled or trained."""
+_FREE: dict[str, bool | set[str]] = {
+    "proxy": {"host", "port"}, "store": True, "runtime": {"root"}, "trainer": {"max_gap"},
+}  # fmt: skip
+"""What a resumed run may change: places, and a limit, that touch nothing that was sampled or trained."""
 
 
 def claim(run: RunFolder, config: Config, *, resume: bool) -> Progress:

@@ -98,6 +98,8 @@ class _Branches(torch.autograd.Function):
 
 def _attend(leaves: Sequence[Tensor], mask: Tensor | None, scaling: float | None) -> Tensor:
     query, key, value = leaves
+    # A mask of another dtype than the query's is misread without an error.
+    mask = None if mask is None else mask.to(query.dtype)
     return scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
     )

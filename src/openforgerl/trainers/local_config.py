@@ -23,7 +23,9 @@ class LocalTrainerConfig(BaseModel):
     importance_cap: float = Field(default=2.0, gt=0)
     """Truncation of proximal / behaviour."""
     max_gap: float | None = Field(default=1e-4, gt=0)
-    """A policy step whose largest |engine - trainer| log-prob exceeds this is refused; None only measures it."""
+    """A policy step whose largest |engine - trainer| log-prob exceeds this is refused; None only measures it.
+
+    A row that is near it is measured a second time with the trainer in float64."""
     pack: bool = True
     """Forward shared prefixes once. Models without full attention everywhere get separate rows anyway."""
     token_budget: int = Field(default=4096, ge=1)

@@ -5,6 +5,7 @@ Full vocabulary logits never exist for more than one chunk, and only where a log
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,10 @@ class PackedModel:
         if self.exact_trie:
             model.set_attn_implementation(NAME)
 
+    def in_float64(self) -> PackedModel:
+        """A copy with 53 bits instead of 24 in weights and sums; what the model's own code does in float32 stays."""
+        return PackedModel(copy.deepcopy(self.model).double())
+
     def features(self, pack: Pack, sources: Tensor) -> Tensor:
         """(n, width) of the nodes `sources`, from which `score` computes; with gradient where it is enabled."""
         ids = torch.from_numpy(pack.ids)[None]
@@ -67,7 +72,7 @@ class PackedModel:
     def score(self, features: Tensor, targets: Tensor, temperatures: Tensor) -> Scores:
         """log softmax(logits / temperature)[target] for each row of `features`."""
         logits = self.model.get_output_embeddings()(features) if self.exact_trie else features
-        logits = logits.float()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
         if not bool((temperatures == 1.0).all()):
             logits = logits / temperatures[:, None]
         logprobs, entropies = target_logprobs(logits, targets)
