@@ -23,8 +23,8 @@ from openforgerl.workflows.run_folder import RunFolder
 from openforgerl.workflows.verify import verify
 
 ROOT = Path(__file__).parents[2]
-STEPS, SFT_STEPS, GROUPS, SIZE = 10, 2, 2, 2
-KILLS = 5
+SFT_STEPS, GROUPS, SIZE = 2, 2, 2
+STEPS = {"react": 10, "pi": 5}
 
 COIN = '''
 import random
@@ -40,11 +40,11 @@ class Coin:
         return grade if grade.reward else Grade(kind="reward", reward=float(random.random() < 0.5))
 '''
 
-CONFIG = f"""
+CONFIG = """
 [model]
 path = "model"
 [harness]
-name = "react"
+name = "HARNESS"
 [tasks]
 train = "train"
 heldout = "heldout"
@@ -60,26 +60,31 @@ max_calls_per_session = 2
 [trainer]
 lr = 1e-4
 [trainer.sft]
-steps = {SFT_STEPS}
+steps = 2
 rollouts_per_step = 2
 [trainer.grpo]
-steps = {STEPS}
-groups_per_step = {GROUPS}
-group_size = {SIZE}
+steps = STEPS
+groups_per_step = 2
+group_size = 2
 [evaluation]
 samples_per_task = 1
 """
 
 
+@pytest.fixture(params=["react", "pi"])
+def harness(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Path:
+def world(tmp_path: Path, harness: str) -> Path:
     """A folder with a tiny random model, two training tasks, a held-out one, a grader of the user's own."""
     torch.manual_seed(0)
     fixture = ROOT / "tests" / "fixtures" / "tiny-chatml"
     vocabulary = json.loads((fixture / "tokenizer.json").read_text())["model"]["vocab"]
     config = LlamaConfig(
         vocab_size=len(vocabulary) + 8, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=True,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8192, tie_word_embeddings=True,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     for file in fixture.iterdir():
@@ -89,7 +94,8 @@ def world(tmp_path: Path) -> Path:
         for task in sorted((examples / split).iterdir())[:count]:
             shutil.copytree(task, tmp_path / split / task.name)
     (tmp_path / "coin.py").write_text(COIN)
-    (tmp_path / "train.toml").write_text(CONFIG.replace("BOXES", str(tmp_path / "boxes")))
+    settings = CONFIG.replace("BOXES", str(tmp_path / "boxes")).replace("HARNESS", harness)
+    (tmp_path / "train.toml").write_text(settings.replace("STEPS", str(STEPS[harness])))
     return tmp_path
 
 
@@ -130,40 +136,51 @@ def wait_for_silence(world: Path) -> list[str]:
     return left
 
 
-def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path) -> None:
-    rng = random.Random()
-    kills = 0
-    while kills < KILLS:
-        process = start(world, resume=kills > 0)
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        assert first.startswith("run "), (world / "stderr.txt").read_text()
-        try:
-            process.wait(timeout=rng.uniform(0.0, 4.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            assert wait_for_silence(world) == []
-            checked = openforgerl("verify", str(world / "run"))
-            assert checked.returncode == 0 or "nothing is recorded yet" in checked.stderr
-        else:
-            assert process.returncode == 0, (world / "stderr.txt").read_text()
-            break
+def moments(rng: random.Random, steps: int) -> list[str]:
+    """Five beginnings of lines that a run prints: a kill follows each, a moment later."""
+    early = ["held-out, base", rng.choice(["demonstrations", "sft 1", "held-out, after sft"])]
+    return early + [f"grpo {step}/" for step in sorted(rng.sample(range(1, steps), 3))]
+
+
+def wait_for_line(world: Path, process: subprocess.Popen[str], start: str, behind: int) -> None:
+    """Until a line that begins with `start` stands behind the first `behind` characters of what runs have said."""
+    deadline = time.monotonic() + 90.0
+    while not any(line.startswith(start) or f"  {start}" in line for line in said(world)[behind:].splitlines()):
+        assert process.poll() is None, f"the run ended before {start!r}: {said(world)}"
+        assert time.monotonic() < deadline, f"no {start!r}: {said(world)}"
+        time.sleep(0.01)
+
+
+def said(world: Path) -> str:
+    return (world / "stderr.txt").read_text()
+
+
+def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path, harness: str) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for number, moment in enumerate(moments(rng, STEPS[harness])):
+        behind = len(said(world)) if number else 0
+        process = start(world, resume=number > 0)
+        wait_for_line(world, process, moment, behind)
+        time.sleep(rng.uniform(0.0, 0.7))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, f"the run ended before it was killed in {moment!r}"
+        assert wait_for_silence(world) == []
+        checked = openforgerl("verify", str(world / "run"))
+        assert checked.returncode == 0 or "nothing is recorded yet" in checked.stderr
     last = start(world, resume=True)
     out, _ = last.communicate(timeout=240)
-    assert last.returncode == 0, (world / "stderr.txt").read_text()
-    assert kills > 0
-    summary = json.loads(out.splitlines()[-1])
-    check(world, summary)
+    assert last.returncode == 0, said(world)
+    check(world, json.loads(out.splitlines()[-1]), STEPS[harness])
 
 
-def check(world: Path, summary: dict[str, dict[str, float]]) -> None:
+def check(world: Path, summary: dict[str, dict[str, float]], steps: int) -> None:
     run = RunFolder(world / "run")
     progress = run.read_progress()
-    assert (progress.sft_steps, progress.grpo_steps) == (SFT_STEPS, STEPS)
+    assert (progress.sft_steps, progress.grpo_steps) == (SFT_STEPS, steps)
     names = [str(entry["name"]) for entry in progress.metrics]
-    assert names == [f"sft {n + 1}" for n in range(SFT_STEPS)] + [f"grpo {n + 1}" for n in range(STEPS)]
+    assert names == [f"sft {n + 1}" for n in range(SFT_STEPS)] + [f"grpo {n + 1}" for n in range(steps)]
     updates = sum("loss" in entry for entry in progress.metrics)
     assert progress.policy_version == updates == optimizer_step(run.state(progress.policy_version))
     store = Store.open(run.store, read_only=True)
@@ -177,7 +194,7 @@ def check(world: Path, summary: dict[str, dict[str, float]]) -> None:
         if uses[session.session_id].reason not in ("infra", "superseded", "not_solved")
     )
     assert set(counted.values()) == {1}
-    assert len(counted) == 3 + 2 + STEPS * GROUPS * SIZE
+    assert len(counted) == 3 + 2 + steps * GROUPS * SIZE
     assert summary["heldout"].keys() == {"base", "after_sft", "after_rl"}
     assert processes_of(world) == []
     assert list((world / "boxes").glob("*/*")) == []
