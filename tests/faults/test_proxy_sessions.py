@@ -18,6 +18,7 @@ from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.server import serve
 from openforgerl.proxy.session import LiveSession
 from openforgerl.records import Completion, Delivered, EndedBy, Ending, Grade, MaskReason, ModelRequest, Session
+from openforgerl.store.sqlite import Store
 from proxy_world import ADMIN, FINISHED, Gate, World, in_turn, lawful, odd_ids, proxy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -164,7 +165,7 @@ async def test_a_session_without_calls_has_no_rows(tmp_path: Path) -> None:
 
 
 async def test_hundreds_of_sessions_leave_nothing_in_memory(tmp_path: Path) -> None:
-    async with proxy(tmp_path, in_turn("x"), past_sessions=50) as world:
+    async with proxy(tmp_path, in_turn("x")) as world:
 
         async def live_and_die(number: int) -> None:
             session_id = f"m{number}"
@@ -181,10 +182,10 @@ async def test_hundreds_of_sessions_leave_nothing_in_memory(tmp_path: Path) -> N
 
         counts = [await many(start, count) for start, count in ((0, 100), (100, 100), (200, 100), (300, 100))]
         growth = min(after - before for before, after in itertools.pairwise(counts))
-        assert growth < 100, "counters are kept of a bounded number of sessions, and nothing else"
+        assert growth < 100, "a closed session is in the store, and nowhere else"
         assert not [each for each in gc.get_objects() if isinstance(each, LiveSession)]
         assert world.gateway.status("m399").counters == {"calls": 1}
-        assert world.gateway.status("m0").counters == {}, "what the store does not hold is forgotten after a while"
+        assert world.gateway.status("m0").counters == {"calls": 1}
 
 
 async def test_an_answered_call_keeps_no_copy_of_its_conversation(tmp_path: Path) -> None:
@@ -211,3 +212,21 @@ async def test_a_taken_port_and_an_empty_token_are_named(tmp_path: Path) -> None
             await serve(second, admin_token=ADMIN).__aenter__()
         with pytest.raises(ConfigError, match="admin token is empty"):
             await serve(second, admin_token="").__aenter__()
+
+
+async def test_what_was_counted_of_a_session_outlives_the_proxy(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn("hello"), max_calls_per_session=1) as world:
+        access = await world.open()
+        assert (await status_of(world, access, BODY))[0] == 200
+        assert (await status_of(world, access, BODY))[0] == 403
+        assert (await status_of(world, access, {"messages": "wrong"}))[0] == 400
+        world.gateway.count(access.session_id, "output_bytes_dropped", 7)
+        await world.gateway.close_session(access.session_id, FINISHED)
+        counted = dict(world.gateway.status(access.session_id).counters)
+        assert counted["calls_exhausted"] == counted["requests_refused"] == counted["complete"] == 1
+        assert counted["output_bytes_dropped"] == 7
+    store = Store.open(world.store.folder, read_only=True)
+    ending = store.session(access.session_id).ending
+    store.close()
+    assert ending is not None
+    assert ending.counters == counted

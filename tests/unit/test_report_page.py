@@ -120,6 +120,17 @@ async def test_counters_of_calls_are_summed_over_the_run(tmp_path: Path) -> None
     assert "split_tokens" in page.text.partition("Counted, and 0:")[2]
 
 
+async def test_what_sessions_counted_beside_their_calls_is_summed(tmp_path: Path) -> None:
+    counted = {"calls": 9, "complete": 9, "reencoded_turns": 5, "retries_answered_again": 2, "output_bytes_dropped": 7}
+    ending = Ending(ended_by=EndedBy.FINISHED, counters=counted)
+    calls = [replace(SMALL, counters={"reencoded_turns": 1})]
+    sessions = [Recorded(name, calls, ending=ending) for name in ("s2", "s3")]
+    page = Page(render(await make_run(tmp_path / "run", sessions)))
+    for line in ("4 retries_answered_again", "14 output_bytes_dropped", "2 reencoded_turns"):
+        assert line in page.text
+    assert "calls_exhausted" in page.text.partition("Counted, and 0:")[2]
+
+
 async def test_held_out_rewards_are_shown_before_and_after(tmp_path: Path) -> None:
     evaluations = {
         "base": evaluation(0.25, 0, copy=0.25),

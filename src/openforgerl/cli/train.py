@@ -135,6 +135,7 @@ async def _train(plan: Plan, folder: RunFolder, progress: Progress) -> int:
             evaluation=config.evaluation,
             seed=config.trainer.seed,
             listener=board,
+            runtime=plan.runtime,
         )
         print(f"run {folder.root}: {plan.harness.name}, {plan.runtime.isolation}", flush=True)
         try:

@@ -24,8 +24,6 @@ class ProxyConfig(BaseModel):
     """Of one session; one more is refused for now (429)."""
     session_max_age_s: float = Field(default=86400.0, gt=0)
     """A session that nobody closed is closed as an infrastructure failure, and its key dies."""
-    past_sessions: int = Field(default=1024, ge=0)
-    """Counters of so many closed sessions stay at hand; what the store holds is there for ever."""
     call_timeout_s: float = Field(default=600.0, gt=0)
     """From the start of sampling to the last id; below the harness's own limit, above the engine's."""
     headers_after_s: float = Field(default=10.0, ge=0)

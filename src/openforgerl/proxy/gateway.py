@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -54,7 +54,6 @@ class Gateway:
             engine=engine, store=store, template=template, config=config, clock=clock, spawn=self._spawn
         )
         self._live: dict[str, LiveSession] = {}
-        self._past: OrderedDict[str, Mapping[str, int]] = OrderedDict()
         self._running = False
         self._work: set[asyncio.Task[None]] = set()
         """Every task of the gateway: none of them raises, all of them have deadlines."""
@@ -143,12 +142,15 @@ class Gateway:
             if session_id not in self._live:
                 return
             await self._give_up(live, Stop.SESSION_CLOSED)
-            await self.store.seal(session_id, ending)
+            await self.store.seal(session_id, replace(ending, counters=dict(live.counters)))
             del self._live[session_id]
             self.totals["sessions_closed"] += 1
-            self._past[session_id] = dict(live.counters)
-            while len(self._past) > self.config.past_sessions:
-                self._past.popitem(last=False)
+
+    def count(self, session_id: str, name: str, number: int) -> None:
+        """Something that happened outside the proxy, for the counters of an open session."""
+        live = self._live.get(session_id)
+        if live is not None and number:
+            live.count(name, number)
 
     async def grade(self, session_id: str, grade: Grade) -> None:
         """Of a closed session; the last grade counts. Raises StoreError."""
@@ -161,11 +163,11 @@ class Gateway:
         live = self._live.get(session_id)
         if live is not None:
             return live.status()
-        counters = self._past.get(session_id)
-        if counters is None:
+        session = self.store.session(session_id)
+        counters: Mapping[str, int] = session.ending.counters if session.ending else {}
+        if not counters:
             calls = self.store.calls(session_id)
             counters = Counter({"calls": len(calls)}) + Counter(call.completion.value for call in calls)
-        session = self.store.session(session_id)
         return SessionStatus(session=session, calls_in_flight=0, clients_connected=0, counters=counters)
 
     async def load_weights(self, folder: Path, policy_version: int) -> None:

@@ -27,6 +27,8 @@ class Ending:
 
     ended_by: EndedBy
     reason: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """What was counted beside the calls until then; empty where nobody lived to count, e.g. after a kill -9."""
 
     def __post_init__(self) -> None:
         if self.ended_by is EndedBy.INFRA and not self.reason:

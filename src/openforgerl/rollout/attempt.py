@@ -120,6 +120,7 @@ async def _run_agent(
     end = await box.run(plan, user="agent")
     dropped = f"\n[{end.output_dropped} bytes of output were dropped]\n".encode() if end.output_dropped else b""
     _keep_output(world.logs / f"{session.session_id}.log", end.output + dropped)
+    world.gateway.count(session.session_id, "output_bytes_dropped", end.output_dropped)
     return ending_of(end, world.gateway.status(session.session_id).counters)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -77,6 +78,11 @@ class Runtime(Protocol):
 
     isolation: str
     """One line for the user: what separates the agent from the machine."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Since it was made, e.g. removals_left: sandboxes whose files wait for the next sweep."""
+        ...
 
     def sandbox(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         """Made on entry, gone without leftovers on exit. Raises SandboxError."""

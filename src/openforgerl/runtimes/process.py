@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -146,11 +146,15 @@ class ProcessRuntime:
         self._root = config.root or Path(tempfile.gettempdir()) / f"openforgerl-{os.getuid()}"
         own_root(self._root)
         self.isolation = ISOLATION
-        self.removals_left = 0
-        """Sandboxes whose files took too long to remove and wait for the next sweep."""
+        self._removals_left = 0
         if not config.unsafe:
             self._bwrap = find_bwrap()
             self.isolation = probe(self._bwrap, self._root, config.limits, config.first_uid)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """removals_left: sandboxes whose files took too long to remove and wait for the next sweep."""
+        return {"removals_left": self._removals_left}
 
     def sandbox(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         return self._sandbox(spec)
@@ -182,7 +186,7 @@ class ProcessRuntime:
                 await programs.close()
         finally:
             if not await folder.remove():
-                self.removals_left += 1
+                self._removals_left += 1
 
     async def sweep(self, run_id: str) -> int:
         check_id("run_id", run_id)

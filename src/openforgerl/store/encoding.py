@@ -141,12 +141,13 @@ def session_from_json(session_id: str, body: bytes, ending: Ending | None, grade
 
 
 def ending_to_json(ending: Ending) -> bytes:
-    return to_json({"ended_by": ending.ended_by.value, "reason": ending.reason})
+    return to_json({"ended_by": ending.ended_by.value, "reason": ending.reason, "counters": dict(ending.counters)})
 
 
 def ending_from_json(body: bytes) -> Ending:
     fields = from_json(body)
-    return Ending(ended_by=EndedBy(fields["ended_by"]), reason=fields["reason"])
+    counters = fields.get("counters", {})  # endings of the first version have none
+    return Ending(ended_by=EndedBy(fields["ended_by"]), reason=fields["reason"], counters=counters)
 
 
 def grade_to_json(grade: Grade) -> bytes:

@@ -76,7 +76,7 @@ def insert_ending(connection: sqlite3.Connection, session_id: str, ending: Endin
     known = _ending(connection, session_id)
     if known is None:
         connection.execute("INSERT INTO endings VALUES (?, ?)", (session_id, body))
-    elif known != body:
+    elif encoding.ending_from_json(known) != ending:
         raise StoreError(f"session {session_id} ended as {known.decode(errors='replace')}, not as {ending}")
 
 

@@ -21,7 +21,8 @@ _STEP_COLUMNS = (
     ("policy_version", "version"), ("reward", "reward"), ("rollouts", "rollouts"), ("rollouts_trained", "trained"),
     ("groups_zero_variance", "groups without variance"), ("tokens_trained", "tokens trained"), ("loss", "loss"),
     ("entropy", "entropy"), ("kl_behaviour", "KL"), ("clip_fraction", "clipped"), ("grad_norm", "gradient norm"),
-    ("gap_max", "largest gap"), ("seconds", "seconds"),
+    ("gap_max", "largest gap"), ("rows_measured_again", "rows measured again"),
+    ("removals_left", "sandbox folders left"), ("seconds", "seconds"),
 )  # fmt: skip
 
 

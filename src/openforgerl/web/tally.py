@@ -69,6 +69,7 @@ class Tally:
         self.counters["retried_rollouts"] += seen.session.attempt > 0
         self.counters["lost_calls"] += len(seen.lost_calls)
         self.counters["capped_logs"] += bool(seen.log and seen.log.size >= LOG_CAP)
+        self.counters.update(_beside_calls(seen))
         for call in seen.calls:
             self.tokenizers.add(call.tokenizer_hash)
             self.counters.update(call.counters)
@@ -87,3 +88,13 @@ class Tally:
                 self.gaps.append(receipt.max_gap)
                 self.gap_sum += receipt.mean_gap * receipt.tokens
                 self.gap_tokens += receipt.tokens
+
+
+_OF_CALLS = {"calls", "prompt_tokens", "sampled_tokens", *Completion}
+
+
+def _beside_calls(seen: SessionEvidence) -> dict[str, int]:
+    """What was counted when the session ended and stands in no call."""
+    counted = seen.session.ending.counters if seen.session.ending else {}
+    in_calls = {name for call in seen.calls for name in call.counters}
+    return {name: number for name, number in counted.items() if name not in _OF_CALLS | in_calls}

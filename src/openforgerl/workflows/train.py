@@ -16,6 +16,7 @@ from openforgerl.errors import TrainerError
 from openforgerl.records import EndedBy, Session, Task, TokenRow, Update, Use
 from openforgerl.rollout.attempt import RolloutRequest
 from openforgerl.rollout.scheduler import Scheduler
+from openforgerl.runtimes.base import Runtime
 from openforgerl.store.sqlite import Store
 from openforgerl.trainers.credit import Credit, CreditConfig, Rollout, assign
 from openforgerl.trainers.local import LocalTrainer
@@ -50,6 +51,7 @@ class Loop:
     evaluation: EvaluationConfig
     seed: int
     listener: Listener
+    runtime: Runtime
 
 
 class Training:
@@ -190,7 +192,7 @@ class Training:
         if update:
             await asyncio.to_thread(loop.trainer.save, loop.run.checkpoint(version))
             await asyncio.to_thread(loop.trainer.save_state, loop.run.state(version))
-        metrics |= {"save_s": time.monotonic() - saved, "seconds": time.monotonic() - began}
+        metrics |= {"save_s": time.monotonic() - saved, "seconds": time.monotonic() - began, **loop.runtime.counters}
         changes = {**done, "policy_version": version, "metrics": (*self.progress.metrics, metrics)}
         await self._commit(changes, uses, name.split()[0], began)
         if update:
