@@ -1,4 +1,4 @@
-"""An engine of one's own for `openforgerl serve`: vLLM's /inference/v1/generate over HTTP, as the proxy's bench needs it.
+"""An engine of one's own for `openforgerl serve`: vLLM's /inference/v1/generate over HTTP, for the bench of the proxy.
 
 A call whose max_tokens is odd is streamed by the engine: an Engine is not told whether its client streams.
 """

@@ -22,5 +22,6 @@ def plot(bars: Sequence[tuple[str, str, float]]) -> str:
         parts.append(f'<rect x="{LEFT}" y="{y}" width="{value * scale:.1f}" height="{BAR - 4}" fill="{color}"/>')
         parts.append(f'<text x="{LEFT + value * scale + 6:.1f}" y="{y + 12}">{value:.2f} ms</text>')
         y += BAR
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 10}" font-family="sans-serif" font-size="12">'
+    size = f'width="{WIDTH}" height="{y + 10}" font-family="sans-serif" font-size="12"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return "\n".join([head, *parts, "</svg>"])

@@ -5,7 +5,7 @@
 
 The engine reads no JSON: it looks for the flag `stream` at the end of a body. It speaks Chat Completions, and vLLM's
 /inference/v1/generate (ids in, ids and log-probs out). The floor is what any Python proxy pays: read the body, parse
-it, forward it, send the answer back; with --db one record of 564 ids and 64 log-probs is durable before the answer ends.
+it, forward it, send the answer back; with --db one record of 564 ids and 64 log-probs is durable before that ends.
 """
 
 from __future__ import annotations

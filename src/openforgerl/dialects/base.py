@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import OpenForgeError
 from openforgerl.records import CallEvent, ModelRequest
 
@@ -20,6 +21,8 @@ class HttpRequest:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes
+    memory: JsonMemory | None = None
+    """Of the session: reads the body, and knows what of it stood in earlier ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

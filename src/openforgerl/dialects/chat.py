@@ -44,7 +44,7 @@ class ChatDialect:
             return HttpAnswer(status=200, body=self._listing(path))
         if request.method != "POST" or path != "chat/completions":
             raise DialectError(f"{request.method} {request.path}: send POST .../chat/completions", http_status=405)
-        call = read_request(request.body)
+        call = read_request(request.body, request.memory)
         renderer = ChatRenderer(model=call.request.model or self.model_name, include_usage=call.include_usage)
         return ParsedCall(request=call.request, stream=call.stream, renderer=renderer)
 

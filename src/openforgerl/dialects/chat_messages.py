@@ -5,6 +5,8 @@ null, "" and missing content are the same; text parts are joined by a newline, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
 from openforgerl.dialects.content import Content
 from openforgerl.dialects.fields import Fields, shown, wrong
 from openforgerl.dialects.jsontext import Json, write_json
@@ -27,10 +29,21 @@ _REFUSED = {
 
 def read_messages(body: Fields, images: dict[str, bytes], ignored: set[str]) -> tuple[Message, ...]:
     """Raises DialectError; adds the bytes of images to `images` and the fields that it passed over to `ignored`."""
-    messages = tuple(_message(fields, images, ignored) for fields in body.objects("messages"))
-    if not messages:
+    items = body.each("messages", _item)
+    if not items:
         raise wrong("messages", "a list of at least one message", body.get("messages"))
-    return messages
+    for _, shown_images, passed_over in items:
+        if shown_images or passed_over:
+            images.update(shown_images)
+            ignored.update(passed_over)
+    return tuple([message for message, _, _ in items])
+
+
+def _item(fields: Fields) -> tuple[Message, Mapping[str, bytes], Set[str]]:
+    """A message, the bytes of its images, and what was passed over."""
+    images: dict[str, bytes] = {}
+    ignored: set[str] = set()
+    return _message(fields, images, ignored), images, ignored
 
 
 def _message(fields: Fields, images: dict[str, bytes], ignored: set[str]) -> Message:

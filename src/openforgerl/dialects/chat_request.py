@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from openforgerl.dialects.chat_messages import read_messages
 from openforgerl.dialects.fields import Fields, wrong
 from openforgerl.dialects.jsontext import Json, Number, read_json, write_json
+from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import DialectError
 from openforgerl.records import ModelRequest, Sampling, ToolSpec
 
@@ -58,10 +60,10 @@ class ChatRequest:
     include_usage: bool
 
 
-def read_request(raw: bytes) -> ChatRequest:
+def read_request(raw: bytes, memory: JsonMemory | None = None) -> ChatRequest:
     """Raises DialectError that names the field."""
     try:
-        return _read(Fields.of(read_json(raw), ""))
+        return _read(Fields.of(read_json(raw) if memory is None else memory.read(raw), ""))
     except RecursionError:
         raise DialectError("the body is nested too deeply; send a flatter JSON object") from None
 
@@ -122,17 +124,16 @@ def _says_something(value: Json) -> bool:
 
 def _tools(body: Fields, ignored: set[str]) -> tuple[ToolSpec, ...]:
     """Function tools in order; a server-side tool (a type, no schema) cannot be run here and is left out, noted."""
-    specs = []
-    for tool in body.objects("tools"):
-        kind = tool.text("type") or "function"
-        if kind != "function":
-            ignored.add(f"tools.{kind}")
-            continue
-        specs.append(_tool(tool, ignored))
-    return tuple(specs)
+    tools = body.each("tools", _tool)
+    ignored.update(name for _, passed_over in tools for name in passed_over)
+    return tuple(spec for spec, _ in tools if spec is not None)
 
 
-def _tool(tool: Fields, ignored: set[str]) -> ToolSpec:
+def _tool(tool: Fields) -> tuple[ToolSpec | None, Set[str]]:
+    """None for one that cannot be run here, and what was passed over."""
+    kind = tool.text("type") or "function"
+    if kind != "function":
+        return None, {f"tools.{kind}"}
     function = Fields.of(tool.get("function"), tool.at("function"))
     name = function.text("name")
     if not name:
@@ -140,9 +141,8 @@ def _tool(tool: Fields, ignored: set[str]) -> ToolSpec:
     function.text("description")
     if function.get("parameters") is not None:
         Fields.of(function.get("parameters"), function.at("parameters"))
-    if function.flag("strict"):
-        ignored.add("tools.strict")
-    return ToolSpec(definition=write_json(function.values), name=name)
+    ignored = {"tools.strict"} if function.flag("strict") else set()
+    return ToolSpec(definition=write_json(function.values), name=name), ignored
 
 
 def _tool_choice(body: Fields, tools: tuple[ToolSpec, ...]) -> str:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
-from openforgerl.dialects.jsontext import Json, Number, write_json
+from openforgerl.dialects.jsontext import Json, Kept, Number, write_json
 from openforgerl.errors import DialectError
 from openforgerl.records import INT64_MAX
+
+T = TypeVar("T")
 
 _SHOWN = 60
 _DIGITS = re.compile(r"-?[0-9]+")
@@ -86,6 +89,25 @@ class Fields:
     def objects(self, name: str) -> Iterator[Fields]:
         for path, item in self.items(name):
             yield Fields.of(item, path)
+
+    def each(self, name: str, read: Callable[[Fields], T]) -> list[T]:
+        """`read` of each object of a list; of one that stood unchanged in an earlier body, what it gave then.
+
+        `read` is a module's function, depends on the object alone, and what it gives is never changed. The paths of
+        its fields are for errors only, which are not kept.
+        """
+        found: list[T] = []
+        items = self.get(name)
+        for place, item in enumerate(items if isinstance(items, list) else self.items(name)):
+            made = getattr(item, "made", None)
+            if made is not None and made[0] is read:
+                found.append(made[1])
+                continue
+            result = read(Fields.of(cast(Json, item), f"{self.at(name)}[{place}]"))
+            if isinstance(item, Kept):
+                item.made = (read, result)
+            found.append(result)
+        return found
 
 
 def wrong(path: str, expected: str, value: Json) -> DialectError:

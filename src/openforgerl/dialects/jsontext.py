@@ -25,6 +25,21 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | Number | bool | None"
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
+class Kept(dict[str, Json]):
+    """An object of a list of the body. Where a later body holds it unchanged, it is the same object."""
+
+    __slots__ = ("made",)
+    made: tuple[object, object]
+    """Who made something of it, and what: see `Fields.each`."""
+
+
+def _refuse_constant(literal: str) -> NoReturn:
+    raise DialectError(f"the body is not JSON: {literal} is not a JSON number")
+
+
+DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=_refuse_constant)
+
+
 def read_json(body: bytes) -> Json:
     """Raises DialectError, which says where the body stops being JSON in UTF-8, and RecursionError."""
     try:
@@ -35,7 +50,7 @@ def read_json(body: bytes) -> Json:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise DialectError(f"the body is not JSON: {error.msg} at {place}; send one JSON object") from None
-    return whole_characters(value) if _SURROGATE_ESCAPE.search(text) else value
+    return whole_characters(value) if broken_characters(text) else value
 
 
 def write_json(value: Json) -> str:
@@ -47,6 +62,11 @@ def write_json(value: Json) -> str:
     if isinstance(value, Number):
         return value.literal
     return json.dumps(value, ensure_ascii=False)
+
+
+def broken_characters(text: str) -> bool:
+    """Whether JSON text may hold half of a surrogate pair."""
+    return _SURROGATE_ESCAPE.search(text) is not None
 
 
 def whole_characters(value: Json) -> Json:
@@ -64,7 +84,3 @@ def _whole(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _refuse_constant(literal: str) -> NoReturn:
-    raise DialectError(f"the body is not JSON: {literal} is not a JSON number")
