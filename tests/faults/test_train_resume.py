@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from killed_run import Moment
+from leftovers import leftovers, outlasting, processes
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from openforgerl.store.sqlite import Store
@@ -23,21 +26,28 @@ from openforgerl.workflows.run_folder import RunFolder
 from openforgerl.workflows.verify import verify
 
 ROOT = Path(__file__).parents[2]
-SFT_STEPS, GROUPS, SIZE = 2, 2, 2
-STEPS = {"react": 10, "pi": 5}
+SFT_STEPS, GROUPS, SIZE = 3, 2, 2
+STEPS = {"react": 5, "pi": 3}
+"""Of GRPO. Two kills fall into it; the step of each may be committed, one at least is left."""
+PHASE_S = {"react": 0.5, "pi": 2.5}
+"""About what the rollouts of a step of GRPO take; a kill comes within as long from their begin."""
+UNUSED = ("infra", "superseded", "not_solved")
+PROGRAM = Path(__file__).with_name("killed_run.py")
 
-COIN = '''
+GRADER = '''
 import random
+import sys
 from openforgerl.graders.tests import TestsGrader
 from openforgerl.records import Grade
 
-class Coin:
-    """The task's own grade where it is 1; else a coin, so that groups of a random model have variance."""
-    name = "coin"
+class Chance:
+    """The task's own grade where it is 1; else chance, so that every group of a random model has variance."""
+    name = "chance"
 
     async def grade(self, task, sandbox):
         grade = await TestsGrader().grade(task, sandbox)
-        return grade if grade.reward else Grade(kind="reward", reward=float(random.random() < 0.5))
+        sys.audit("killed_run.graded")
+        return grade if grade.reward else Grade(kind="reward", reward=random.random())
 '''
 
 CONFIG = """
@@ -48,7 +58,7 @@ name = "HARNESS"
 [tasks]
 train = "train"
 heldout = "heldout"
-grader = "coin:Coin"
+grader = "chance:Chance"
 [runtime]
 root = "BOXES"
 [rollout]
@@ -60,7 +70,7 @@ max_calls_per_session = 2
 [trainer]
 lr = 1e-4
 [trainer.sft]
-steps = 2
+steps = 3
 rollouts_per_step = 2
 [trainer.grpo]
 steps = STEPS
@@ -93,117 +103,138 @@ def world(tmp_path: Path, harness: str) -> Path:
     for split, count in (("train", 2), ("heldout", 1)):
         for task in sorted((examples / split).iterdir())[:count]:
             shutil.copytree(task, tmp_path / split / task.name)
-    (tmp_path / "coin.py").write_text(COIN)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "chance.py").write_text(GRADER)
     settings = CONFIG.replace("BOXES", str(tmp_path / "boxes")).replace("HARNESS", harness)
     (tmp_path / "train.toml").write_text(settings.replace("STEPS", str(STEPS[harness])))
     return tmp_path
 
 
-def openforgerl(*words: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60)
+def moments(rng: random.Random, harness: str) -> list[Moment]:
+    """Five, in the order in which a run comes by: each phase of the loop has one."""
+    rollouts_s, steps = PHASE_S[harness], STEPS[harness]
+    step, own = r"grpo \d/", r"  grpo \d "
+    first = rf"grpo {rng.randint(1, steps - 2)}/"
+    early = [
+        Moment(phase="base", begin="held-out, base", end="heldout base", delay_s=rng.uniform(0, rollouts_s / 2)),
+        Moment(phase="demonstrations", begin="demonstrations", end="sft 1", delay_s=rng.uniform(0, rollouts_s / 2)),
+        Moment(phase="sft", begin=r"sft \d", end=r"sft \d|held-out, after", delay_s=rng.uniform(0, rollouts_s / 8)),
+    ]
+    writes = GROUPS * SIZE + rng.randint(0, 20)
+    late = [
+        Moment(phase="rollouts", begin=step, end=own, delay_s=rng.uniform(0, rollouts_s)),
+        Moment(phase="commit", begin=step, end=own, events=writes, delay_s=rng.uniform(0, 0.01)),
+    ]
+    one, other = rng.sample(late, 2)
+    return [*early, replace(one, begin=first), other]
 
 
-def start(world: Path, *, resume: bool) -> subprocess.Popen[str]:
-    code = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "train", str(world / "train.toml"), "--run", str(world / "run")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    log = (world / "stderr.txt").open("a")
-    return subprocess.Popen(
-        command + ["--resume"] * resume, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=world
-    )
+def start(world: Path, moment: Moment | None, *, resume: bool) -> subprocess.Popen[str]:
+    told = json.dumps(moment and asdict(moment))
+    command = [sys.executable, str(PROGRAM), told, "train", str(world / "train.toml"), "--run", str(world / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TMPDIR": str(world / "tmp")}
+    with (world / "stderr.txt").open("a") as log, (world / "stdout.txt").open("a") as out:
+        return subprocess.Popen(command + ["--resume"] * resume, stdout=out, stderr=log, text=True, env=env, cwd=world)
 
 
-def processes_of(world: Path) -> list[str]:
-    """Command lines that still name this test's folder, zombies aside."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if str(world) in command:
-                found.append(command)
-    return found
-
-
-def wait_for_silence(world: Path) -> list[str]:
-    deadline = time.monotonic() + 5.0
-    while (left := processes_of(world)) and time.monotonic() < deadline:
-        os.sched_yield()
-    return left
-
-
-def moments(rng: random.Random, steps: int) -> list[str]:
-    """Five beginnings of lines that a run prints: a kill follows each, a moment later."""
-    early = ["held-out, base", rng.choice(["demonstrations", "sft 1", "held-out, after sft"])]
-    return early + [f"grpo {step}/" for step in sorted(rng.sample(range(1, steps), 3))]
-
-
-def wait_for_line(world: Path, process: subprocess.Popen[str], start: str, behind: int) -> None:
-    """Until a line that begins with `start` stands behind the first `behind` characters of what runs have said."""
-    deadline = time.monotonic() + 90.0
-    while not any(line.startswith(start) or f"  {start}" in line for line in said(world)[behind:].splitlines()):
-        assert process.poll() is None, f"the run ended before {start!r}: {said(world)}"
-        assert time.monotonic() < deadline, f"no {start!r}: {said(world)}"
-        time.sleep(0.01)
+def to_its_end(world: Path, process: subprocess.Popen[str], seen: set[str]) -> int:
+    """The exit code; notes on the way which processes of the run `leftovers` sees."""
+    ends = time.monotonic() + 120.0
+    while process.poll() is None:
+        assert time.monotonic() < ends, f"the run does not end: {said(world)}"
+        seen.update(processes(world))
+        time.sleep(0.1)
+    return process.returncode
 
 
 def said(world: Path) -> str:
     return (world / "stderr.txt").read_text()
 
 
-def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path, harness: str) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    for number, moment in enumerate(moments(rng, STEPS[harness])):
-        behind = len(said(world)) if number else 0
-        process = start(world, resume=number > 0)
-        wait_for_line(world, process, moment, behind)
-        time.sleep(rng.uniform(0.0, 0.7))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, f"the run ended before it was killed in {moment!r}"
-        assert wait_for_silence(world) == []
-        checked = openforgerl("verify", str(world / "run"))
-        assert checked.returncode == 0 or "nothing is recorded yet" in checked.stderr
-    last = start(world, resume=True)
-    out, _ = last.communicate(timeout=240)
-    assert last.returncode == 0, said(world)
-    check(world, json.loads(out.splitlines()[-1]), STEPS[harness])
+@pytest.fixture
+def seed() -> int:
+    """OPENFORGERL_TEST_SEED repeats a failure."""
+    return int(os.environ.get("OPENFORGERL_TEST_SEED") or random.randrange(10**6))
 
 
-def check(world: Path, summary: dict[str, dict[str, float]], steps: int) -> None:
+def test_a_run_that_is_killed_five_times_ends_as_if_it_had_not_been(world: Path, harness: str, seed: int) -> None:
+    print(f"OPENFORGERL_TEST_SEED={seed}")
+    seen: set[str] = set()
+    for number, moment in enumerate(moments(random.Random(seed), harness)):
+        print(moment)
+        process = start(world, moment, resume=number > 0)
+        try:
+            code = to_its_end(world, process, seen)
+        finally:
+            process.kill()
+            process.wait()
+        assert code == -signal.SIGKILL, f"not killed in {moment}: {said(world)}"
+        assert said(world).endswith(f"killed in {moment.phase}\n")
+        assert outlasting(world) == []
+        check_on_the_way(world)
+    assert said(world).count("killed in ") == 5
+    last = start(world, None, resume=True)
+    try:
+        assert to_its_end(world, last, seen) == 0, said(world)
+    finally:
+        last.kill()
+        last.wait()
+    check_end(world, STEPS[harness])
+    assert leftovers(world, world / "boxes", world / "tmp") == []
+    for program in ("bwrap", "/opt/node/bin/node") if harness == "pi" else ("bwrap",):
+        assert any(program in command for command in seen), f"the search for processes is blind: {seen}"
+
+
+def check_on_the_way(world: Path) -> None:
+    run = RunFolder(world / "run")
+    progress = run.read_progress()
+    assert progress.policy_version == progress.sft_steps + progress.grpo_steps
+    if progress.policy_version:
+        assert recorded_step(run.state(progress.policy_version)) == progress.policy_version
+    store = Store.open(run.store, read_only=True)
+    assert verify(store, settled_only=True).findings == ()
+    assert set(times_counted(store).values()) <= {1}
+    store.close()
+
+
+def check_end(world: Path, steps: int) -> None:
     run = RunFolder(world / "run")
     progress = run.read_progress()
     assert (progress.sft_steps, progress.grpo_steps) == (SFT_STEPS, steps)
     names = [str(entry["name"]) for entry in progress.metrics]
     assert names == [f"sft {n + 1}" for n in range(SFT_STEPS)] + [f"grpo {n + 1}" for n in range(steps)]
-    updates = sum("loss" in entry for entry in progress.metrics)
-    assert progress.policy_version == updates == optimizer_step(run.state(progress.policy_version))
+    assert progress.policy_version == recorded_step(run.state(progress.policy_version)) == SFT_STEPS + steps
+    assert moment_steps(run.state(progress.policy_version)) == {steps}
     store = Store.open(run.store, read_only=True)
-    sessions, uses = store.sessions(), {use.session_id: use for use in store.read_uses()}
-    verdict = verify(store)
+    assert {use.session_id for use in store.read_uses()} == {session.session_id for session in store.sessions()}
+    assert verify(store).findings == ()
+    counted = times_counted(store)
     store.close()
-    assert verdict.findings == ()
-    counted = Counter(
-        session.rollout_id
-        for session in sessions
-        if uses[session.session_id].reason not in ("infra", "superseded", "not_solved")
-    )
     assert set(counted.values()) == {1}
     assert len(counted) == 3 + 2 + steps * GROUPS * SIZE
+    summary = json.loads((world / "stdout.txt").read_text().splitlines()[-1])
     assert summary["heldout"].keys() == {"base", "after_sft", "after_rl"}
-    assert processes_of(world) == []
-    assert list((world / "boxes").glob("*/*")) == []
-    assert not re.search(str(world / "boxes"), Path("/proc/self/mountinfo").read_text())
     assert list((run.root / "tensorboard").glob("events.*"))
     assert [folder.name for folder in (run.root / "state").iterdir()] == [f"v{progress.policy_version}"]
 
 
-def optimizer_step(state: Path) -> int:
-    facts = next(state.glob("*.json"))
-    step: int = json.loads(facts.read_text())["step"]
+def times_counted(store: Store) -> Counter[str]:
+    """Of each rollout: how often a step has used it. Steps of the warm start may draw one demonstration again."""
+    used = {
+        (use.session_id, use.phase, use.step if use.phase != "sft" else 0)
+        for use in store.read_uses()
+        if use.reason not in UNUSED
+    }
+    rollouts = {session.session_id: session.rollout_id for session in store.sessions()}
+    return Counter(rollouts[session_id] for session_id, _, _ in used)
+
+
+def recorded_step(state: Path) -> int:
+    step: int = json.loads((state / "state.json").read_text())["step"]
     return step
+
+
+def moment_steps(state: Path) -> set[int]:
+    """How often AdamW has stepped each parameter since its phase began, as its own state counts."""
+    tensors = load_file(state / "state.safetensors")
+    return {int(value) for name, value in tensors.items() if name.startswith("step/")}
