@@ -13,6 +13,7 @@ from aiohttp import web
 
 from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
+from openforgerl.dialects.messages import MessagesDialect
 from openforgerl.errors import ConfigError, DialectError, OpenForgeError
 from openforgerl.proxy.bodies import read_body
 from openforgerl.proxy.control import Control, unknown_route
@@ -43,11 +44,15 @@ async def serve(
 ) -> AsyncIterator[ProxyServer]:
     """Listens while entered. Raises ConfigError where the address is taken or the token is empty.
 
-    The first dialect that claims a request answers it; by default there is Chat Completions only.
+    The first dialect that claims a request answers it; the last one answers what none claims.
     """
     if not admin_token:
         raise ConfigError("the admin token is empty: set one, it opens the control API")
-    spoken = dialects or (ChatDialect(model_name=gateway.config.model_name),)
+    model_name = gateway.config.model_name
+    spoken = dialects or (
+        MessagesDialect(model_name=model_name),
+        ChatDialect(model_name=model_name),
+    )
     control = Control(gateway, admin_token)
     app = web.Application()
     app.add_routes(control.routes())
@@ -107,7 +112,7 @@ class SessionRoute:
             unknown = DialectError(
                 f"{asked.path} is no path of a dialect spoken here", http_status=404, code="unknown_path"
             )
-            return _plain(self._dialects[0].failure(unknown))
+            return _plain(self._dialects[-1].failure(unknown))
         try:
             return await self._answer(request, asked, dialect)
         except OpenForgeError as error:

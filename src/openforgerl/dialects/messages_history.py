@@ -1,0 +1,200 @@
+"""The `messages` of the Messages format, as Messages.
+
+A user message is split at its tool results, in the order as sent; an assistant message where its blocks go back in the
+order reasoning, text, calls, so that one answer of ours comes back as the pieces of one turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from openforgerl.dialects.content import Content
+from openforgerl.dialects.fields import Fields, wrong
+from openforgerl.dialects.jsontext import write_json
+from openforgerl.dialects.marks import signed_call
+from openforgerl.dialects.messages_content import Blocks, add_text, blocks_of, kind_of, refused_block
+from openforgerl.errors import DialectError
+from openforgerl.records import Message, Role, ToolCall
+
+
+class _Stage(IntEnum):
+    REASONING = 0
+    TEXT = 1
+    CALLS = 2
+
+
+@dataclass(slots=True)
+class _Turn:
+    """An assistant message that grows block by block."""
+
+    content: Content
+    stage: _Stage = _Stage.REASONING
+    reasoning: list[str] = field(default_factory=list)
+    mark: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def message(self) -> Message:
+        return Message(
+            role=Role.ASSISTANT,
+            text=self.content.text,
+            reasoning="".join(self.reasoning),
+            reasoning_mark=self.mark,
+            tool_calls=tuple(self.calls),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One element of `messages`, read by itself."""
+
+    role: str
+    messages: tuple[Message, ...]
+    blocks: Blocks
+    fleeting: bool = False
+    """Shown until the next user message only."""
+
+
+def read_messages(body: Fields, blocks: Blocks, *, prefill: bool = False) -> list[Message]:
+    """Raises DialectError. `prefill`: the last message may be the assistant's."""
+    items = body.each("messages", _item)
+    if not items:
+        raise wrong("messages", "a list of at least one message", body.get("messages"))
+    if items[-1].role == "assistant" and not prefill:
+        path = f"messages[{len(items) - 1}]"
+        why = "this model does not support assistant message prefill; the conversation must end with a user message"
+        raise DialectError(f"{path}: {why}", field=path, code="unsupported_value")
+    last_user = max((place for place, item in enumerate(items) if item.role == "user"), default=-1)
+    shown = [item for place, item in enumerate(items) if not item.fleeting or place > last_user]
+    blocks.ignored.update(name for item in items for name in item.blocks.ignored)
+    for item in shown:
+        blocks.images.update(item.blocks.images)
+    return [message for item in shown for message in item.messages]
+
+
+def read_system(body: Fields, name: str = "system") -> list[Message]:
+    """One message of all blocks; none where there is no text."""
+    content = Content({})
+    for block in blocks_of(body, name):
+        if kind_of(block) != "text":
+            raise refused_block(block)
+        add_text(content, block.text("text"))
+    return [Message(role=Role.SYSTEM, text=content.text)] if content.text else []
+
+
+def _item(fields: Fields) -> _Item:
+    role, blocks, fleeting = fields.get("role"), Blocks({}, set()), False
+    if role == "user":
+        messages = _user(fields, blocks)
+    elif role == "assistant":
+        messages = _assistant(fields, blocks)
+    elif role == "system":
+        messages, fleeting = read_system(fields, "content"), _is_fleeting(fields)
+    else:
+        raise wrong(fields.at("role"), '"user", "assistant" or "system"', role)
+    blocks.pass_over(fields, {"role", "content", "clear_at"} if role == "system" else {"role", "content"})
+    return _Item(role=str(role), messages=tuple(messages), blocks=blocks, fleeting=fleeting)
+
+
+def _is_fleeting(fields: Fields) -> bool:
+    until = fields.text("clear_at") or "never"
+    if until not in ("never", "next_user_message"):
+        raise wrong(fields.at("clear_at"), '"never" or "next_user_message"', until)
+    return until != "never"
+
+
+def _user(fields: Fields, blocks: Blocks) -> list[Message]:
+    found: list[Message] = []
+    content = blocks.content()
+    for block in blocks_of(fields, "content"):
+        if kind_of(block) == "tool_result":
+            found += _said(content)
+            content = blocks.content()
+            found.append(_tool_result(block, blocks))
+        else:
+            blocks.add(content, block)
+    return found + _said(content) or [Message(role=Role.USER)]
+
+
+def _said(content: Content) -> list[Message]:
+    if not content.text and not content.images:
+        return []
+    return [Message(role=Role.USER, text=content.text, images=tuple(content.images))]
+
+
+def _tool_result(block: Fields, blocks: Blocks) -> Message:
+    blocks.pass_over(block, {"tool_use_id", "content", "is_error"})
+    call_id = block.text("tool_use_id")
+    if not call_id:
+        raise wrong(block.at("tool_use_id"), "the id of the tool_use block that it answers", block.get("tool_use_id"))
+    content = blocks.read(block, "content")
+    return Message(
+        role=Role.TOOL,
+        text=content.text,
+        images=tuple(content.images),
+        tool_call_id=call_id,
+        is_error=block.flag("is_error"),
+    )
+
+
+def _assistant(fields: Fields, blocks: Blocks) -> list[Message]:
+    turns = [_Turn(Content({}))]
+    for block in blocks_of(fields, "content"):
+        match kind_of(block):
+            case "thinking" | "redacted_thinking":
+                _add_reasoning(turns, block, blocks)
+            case "tool_use":
+                blocks.pass_over(block, {"id", "name", "input"})
+                _at(turns, _Stage.CALLS).calls.append(_tool_call(block))
+            case "text":
+                blocks.pass_over(block, {"text"})
+                if text := block.text("text"):
+                    _at(turns, _Stage.TEXT).content.add_text(text)
+            case "image" | "document" | "tool_result":
+                raise refused_block(block)
+            case _:
+                _add_foreign(turns, block, blocks)
+    return [turn.message() for turn in turns]
+
+
+def _at(turns: list[_Turn], stage: _Stage) -> _Turn:
+    """The turn that a block of this stage belongs to: the last one, or a new one where the order goes back."""
+    if stage < turns[-1].stage:
+        turns.append(_Turn(Content({})))
+    turns[-1].stage = stage
+    return turns[-1]
+
+
+def _add_reasoning(turns: list[_Turn], block: Fields, blocks: Blocks) -> None:
+    """Signatures and redacted data of ours become a mark; foreign ones are noted."""
+    redacted = block.get("type") == "redacted_thinking"
+    signature = block.text("data" if redacted else "signature") or ""
+    text = "" if redacted else block.text("thinking") or ""
+    mark = signed_call(signature)
+    if signature and not mark:
+        blocks.ignored.add("messages.content.redacted_thinking" if redacted else "messages.content.signature")
+    blocks.pass_over(block, {"thinking", "signature", "data"})
+    if mark and turns[-1].mark not in ("", mark):
+        turns.append(_Turn(Content({})))
+    if text or mark:
+        turn = _at(turns, _Stage.REASONING)
+        turn.reasoning.append(text)
+        turn.mark = turn.mark or mark
+
+
+def _add_foreign(turns: list[_Turn], block: Fields, blocks: Blocks) -> None:
+    """A block that no answer of ours has: of a server-side tool, or newer than this dialect."""
+    content = Content({})
+    blocks.add_server_side(content, block)
+    if content.text:
+        _at(turns, _Stage.TEXT).content.add_text(content.text)
+
+
+def _tool_call(block: Fields) -> ToolCall:
+    name, call_id = block.text("name"), block.text("id")
+    for key, value in (("name", name), ("id", call_id)):
+        if not value:
+            raise wrong(block.at(key), f"the {key} of the tool call", block.get(key))
+    given = block.get("input")
+    arguments = write_json(Fields.of({} if given is None else given, block.at("input")).values)
+    return ToolCall(id=call_id or "", name=name or "", arguments=arguments)
