@@ -53,6 +53,15 @@ MUTANTS = {
     "text instead of ids": ("turns.py", "as_ids(self.call.sampled_ids)", "as_ids(self._codec.encode(self._seen))"),
     "any parent": ("prefixes.py", "return (self._last.owner[1], self.depth) if self.depth", "return (None, 0) if True"),
     "the latest parent": ("prefixes.py", "edge.owner = min(edge.owner, owner)", "edge.owner = max(edge.owner, owner)"),
+    "later answers ignored": ("checkpoints.py", "content_of(turn) in watch.contents", "False"),
+    "later cuts ignored": ("checkpoints.py", '(watch.cuts and call.delivered.state != "full")', "False"),
+    "later candidates not counted": ("checkpoints.py", 'counters["ambiguous_turns"] += single[content]', "pass"),
+    "any tools": ("checkpoints.py", " and each.tools == tools", ""),
+    "any choice is for good": ("assembly.py", "self._rank(self._here(), turn)[:3] != best", "False"),
+    "used turns forgotten": ("assembly.py", "set(begun.used), set(begun.named)", "set(), set(begun.named)"),
+    "ends forgotten": ("assembly.py", "len(begun.messages), list(begun.ends)", "len(begun.messages), []"),
+    "counts forgotten": ("assembly.py", "begun.watch.copy(), Counter(begun.counters)", "begun.watch.copy(), Counter()"),
+    "watch forgotten": ("assembly.py", "begun.watch.copy(), Counter(", "Watch(), Counter("),
     "cut one too long": ("prefixes.py", "(self._last.owner[1], self.depth)", "(self._last.owner[1], self.depth + 1)"),
 }  # fmt: skip
 

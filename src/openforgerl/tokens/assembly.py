@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Literal
 
 from openforgerl.errors import AssemblyError
 from openforgerl.records import Message, MessagesDelta, ModelRequest, PromptDelta, RecordedCall, Role, ToolSpec
-from openforgerl.tokens.ids import Ids, as_ids, joined
+from openforgerl.tokens.checkpoints import Checkpoint, Checkpoints, Watch
+from openforgerl.tokens.ids import Ids, as_ids, joined, shared_ints
 from openforgerl.tokens.prefixes import IdCursor, IdTree, MessagePath, MessageTree
-from openforgerl.tokens.recognition import ITEMS_MOST, Recognition, Sent
+from openforgerl.tokens.recognition import ITEMS_MOST, Recognition, Sent, ids_of
 from openforgerl.tokens.template import Template
 from openforgerl.tokens.turns import Spelling, Turn
 
@@ -34,7 +35,8 @@ class Prompt:
 
     reencoded_turns: sampled here, changed by the harness; foreign_turns: assistant messages never sampled here;
     ambiguous_turns: several recorded turns agreed; cut_turns: only the beginning of an answer was kept;
-    split_tokens: ids of which a part was encoded anew; stripped_lines: system lines removed by rule.
+    split_tokens: ids of which a part was encoded anew; stripped_lines: system lines removed by rule; unknown_marks:
+    marks of reasoning that name no call of this session.
     """
 
 
@@ -58,19 +60,34 @@ class Assembler:
         )
         self._ids = IdTree()
         self._messages = MessageTree()
+        self._checkpoints = Checkpoints(self._recognition, self._ids)
         self._pieces: dict[tuple[tuple[Message, ...], bool, tuple[ToolSpec, ...]], Ids] = {}
 
     def assemble(self, request: ModelRequest) -> Prompt:
         """The prompt of a request. Raises AssemblyError."""
-        messages, stripped = self._stripped(request.messages)
-        if not messages:
+        sent, stripped = self._stripped(request.messages)
+        if not sent:
             raise AssemblyError("messages: [] has nothing to answer; send at least one message")
-        path = self._messages.path(messages)
+        messages, unknown = self._recognition.marked(sent)
+        kept = self._checkpoints.nearest(sent, messages, request.tools)
+        begun = self._checkpoints.current(kept, messages[len(kept.messages) :]) if kept else None
+        path = self._messages.path(sent, begun.node.at(len(begun.messages)) if begun else None)
         draft = _Draft(self, self._template, self._recognition, self._ids, path, request.tools)
+        if begun is not None:
+            draft.take_up(begun)
         draft.add_all(messages)
         parent, cut = path.parent()
-        draft.counters["stripped_lines"] += stripped
-        return draft.prompt(MessagesDelta(parent=parent, cut=cut, new=messages[cut:]))
+        draft.counters.update(stripped_lines=stripped, unknown_marks=unknown)
+        prompt = draft.prompt(MessagesDelta(parent=parent, cut=cut, new=sent[cut:]))
+        if draft.checkpoint is not None:
+            own = sent[: len(draft.checkpoint.messages)]
+            self._checkpoints.keep(replace(draft.checkpoint, sent=own, ids=prompt.ids), kept)
+        return prompt
+
+    def known(self, request: ModelRequest) -> int:
+        """Leading messages that cost nothing, about."""
+        found = self._checkpoints.nearest(request.messages, request.messages, request.tools)
+        return len(found.messages) if found else 0
 
     def remember(self, call: RecordedCall) -> None:
         """A committed call may come back as history. A second time, with the same id, it replaces the first.
@@ -78,14 +95,12 @@ class Assembler:
         Raises AssemblyError where it builds on a call that was not remembered.
         """
         if call.call_id not in self._ids:
+            owner, prompt, messages = (call.index, call.call_id), call.prompt, call.messages
             try:
-                before = self._ids.sequence(call.prompt.parent) if call.prompt.parent else as_ids(())
-                messages = self._messages.messages(call.messages.parent) if call.messages.parent else ()
+                self._messages.insert(owner, messages.parent, messages.cut, messages.new)
+                self._ids.insert(owner, prompt.parent, prompt.cut, as_ids(prompt.new_ids), as_ids(call.sampled_ids))
             except KeyError as error:
                 raise AssemblyError(f"call {call.call_id} builds on call {error}, which is not remembered") from error
-            prompt = joined((before[: call.prompt.cut], as_ids(call.prompt.new_ids)))
-            self._ids.insert(call.call_id, call.index, prompt, as_ids(call.sampled_ids))
-            self._messages.insert(call.call_id, call.index, (*messages[: call.messages.cut], *call.messages.new))
         if call.sampled_ids:
             self._recognition.remember(call)
 
@@ -129,34 +144,71 @@ class _Draft:
         self._assembler = assembler
         self._template = template
         self._recognition = recognition
+        self._tree = tree
         self._cursor = tree.cursor()
         self._path = path
         self._tools = tools
+        self._begun: tuple[int, ...] = ()
         self._parts: list[Ids] = []
+        """Behind what was taken up."""
         self._ends: list[int] = []
         """Where each unit ends, in ids."""
         self._count = 0
         """Messages that are in."""
         self._used: set[Turn] = set()
         self._named: set[Turn] = set()
+        self._watch = Watch()
         self.counters: Counter[str] = Counter()
+        self.checkpoint: Checkpoint | None = None
+
+    def take_up(self, begun: Checkpoint) -> None:
+        """Go on behind the messages of a checkpoint."""
+        self._begun = begun.ids[: begun.length]
+        self._count, self._ends = len(begun.messages), list(begun.ends)
+        self._used, self._named = set(begun.used), set(begun.named)
+        self._watch, self.counters = begun.watch.copy(), Counter(begun.counters)
+        self._cursor = self._tree.cursor(*begun.shares)
+        behind = self._begun[self._cursor.depth :]
+        self._cursor.advance(as_ids(behind))
 
     def add_all(self, messages: tuple[Message, ...]) -> None:
-        self._named = self._recognition.named(messages)
+        self._named |= self._recognition.named(messages[self._count :])
         while self._count < len(messages):
             role = messages[self._count].role
-            run = _same_role(messages[self._count :])
+            run = _same_role(messages, self._count)
+            if self._count and self._count + len(run) == len(messages) and role is not Role.ASSISTANT:
+                self.checkpoint = self._so_far(messages[: self._count])
             if role is Role.ASSISTANT:
+                self._watch.ids.update(ids_of(run), (each.reasoning_mark for each in run))
                 self._add_answer(run[:ITEMS_MOST])
             else:
                 for unit in self._template.units(run):
                     self._add_piece(unit)
 
+    def _so_far(self, messages: tuple[Message, ...]) -> Checkpoint:
+        """These messages are in; ids, and messages as sent, are added when the prompt is finished."""
+        return Checkpoint(
+            sent=messages,
+            messages=messages,
+            tools=self._tools,
+            ids=(),
+            length=self._cursor.length,
+            ends=tuple(self._ends),
+            used=frozenset(self._used),
+            named=frozenset(self._named),
+            counters=Counter(self.counters),
+            watch=self._watch.copy(),
+            shares=self._cursor.parent(),
+            node=self._path.last,
+            news=len(self._recognition.news),
+            calls=len(self._tree.prompt_lengths),
+        )
+
     def prompt(self, messages: MessagesDelta) -> Prompt:
         """The finished prompt: it ends where the next answer begins."""
         self._append(self._template.header_ids)
         parent, cut = self._cursor.parent()
-        ids = tuple(joined(self._parts).tolist())
+        ids = self._begun + shared_ints(joined(self._parts))
         return Prompt(
             ids=ids,
             delta=PromptDelta(parent=parent, cut=cut, new_ids=ids[cut:]),
@@ -186,10 +238,25 @@ class _Draft:
             for place, sent in enumerate(items):
                 if turns := find(sent, self._used, self._named):
                     turn = self._chosen(turns)
+                    self._watch_choice(turn, sent, len(turns))
                     self._add_turn(turn, spell(turn, sent), len(run) - place)
                     return
+                self._watch.contents.add(sent.key)
+            self._watch.cuts = True
         self._count_new(items[-1])
         self._add_piece(run[:1])
+
+    def _watch_choice(self, turn: Turn, sent: Sent, candidates: int) -> None:
+        """What else could have been chosen, were it recorded. Ids that name turns leave no choice."""
+        if not self._recognition.names_none(sent):
+            return
+        watch = self._watch
+        watch.latest = max(watch.latest, turn.call.index)
+        best = (-len(self._ends), -self._count, 0)
+        if sent.calls or sent.message.reasoning or sent.mark or self._rank(self._here(), turn)[:3] != best:
+            watch.contents.add(sent.key)
+        else:
+            watch.single[sent.key] = watch.single.get(sent.key, 0) + (candidates == 1)
 
     def _add_turn(self, turn: Turn, spelling: Spelling, messages: int) -> None:
         self._used.add(turn)
@@ -225,10 +292,12 @@ class _Draft:
 
     def _count_new(self, sent: Sent) -> None:
         """A message with calls of ours, or where an answer of ours was sampled, was changed; others are foreign."""
+        self._watch.lengths.add(self._here().length)
         ours = self._recognition.ours(sent) or self._here().is_a_prompt()
         self.counters["reencoded_turns" if ours else "foreign_turns"] += 1
 
 
-def _same_role(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The leading messages of one role."""
-    return tuple(takewhile(lambda message: message.role is messages[0].role, messages))
+def _same_role(messages: tuple[Message, ...], start: int) -> tuple[Message, ...]:
+    """The messages of one role from a place on."""
+    role = messages[start].role
+    return tuple(takewhile(lambda message: message.role is role, islice(messages, start, None)))

@@ -1,6 +1,6 @@
 """What the calls of a session share from the beginning on: ids in a radix tree, messages in a tree.
 
-Memory grows with what is new; what is shared is stored once and compared by memory blocks.
+Memory and the work of a call grow with what is new; what is shared is stored once and never walked again.
 """
 
 from __future__ import annotations
@@ -45,32 +45,44 @@ class IdTree:
         self._root = _Edge(0, as_ids(()), None, (0, ""))
         self._ends: dict[str, tuple[_Edge, int]] = {}
         self._by_prompt_length: dict[int, list[str]] = {}
+        self.prompt_lengths: list[int] = []
+        """Of each call, in the order in which they came."""
 
     def __contains__(self, call_id: str) -> bool:
         return call_id in self._ends
 
-    def insert(self, call_id: str, index: int, prompt: Ids, sampled: Ids) -> None:
-        sequence, owner = joined((prompt, sampled)), (index, call_id)
-        edge = self._root
-        while edge.stop < len(sequence):
-            first = int(sequence[edge.stop])
-            child = edge.children.get(first)
-            if child is None:
-                child = edge.children[first] = _Edge(edge.stop, sequence[edge.stop :].copy(), edge, owner)
-            shared = common_length(child.ids, sequence[child.start :])
-            edge = child if shared == len(child.ids) else child.split(shared)
-            edge.owner = min(edge.owner, owner)
-        self._ends[call_id] = (edge, len(prompt))
-        self._by_prompt_length.setdefault(len(prompt), []).append(call_id)
+    def insert(self, owner: Owner, parent: str | None, cut: int, prompt: Ids, sampled: Ids) -> None:
+        """A call whose prompt is the first `cut` ids of an earlier call, then `prompt`. Raises KeyError.
 
-    def sequence(self, call_id: str) -> Ids:
-        """Prompt + sampled ids of a call. Raises KeyError."""
-        edges: list[Ids] = []
-        edge: _Edge | None = self._ends[call_id][0]
-        while edge is not None:
-            edges.append(edge.ids)
+        The places above are the earlier call's, and stay so.
+        """
+        edge, stop = self.edge(parent, cut), cut + len(prompt) + len(sampled)
+        sequence = joined((prompt, sampled))
+        if cut < edge.stop:
+            edge = self._passed(edge, cut - edge.start, sequence)
+            edge.owner = min(edge.owner, owner)
+        while edge.stop < stop:
+            rest = sequence[edge.stop - cut :]
+            child = edge.children.get(int(rest[0]))
+            if child is None:
+                child = edge.children[int(rest[0])] = _Edge(edge.stop, rest.copy(), edge, owner)
+            edge = self._passed(child, 0, rest)
+            edge.owner = min(edge.owner, owner)
+        self._ends[owner[1]] = (edge, cut + len(prompt))
+        self._by_prompt_length.setdefault(cut + len(prompt), []).append(owner[1])
+        self.prompt_lengths.append(cut + len(prompt))
+
+    def _passed(self, edge: _Edge, count: int, sequence: Ids) -> _Edge:
+        """The edge that ends where `sequence`, which begins behind its first `count` ids, leaves it."""
+        count += common_length(edge.ids[count:], sequence)
+        return edge if count == len(edge.ids) else edge.split(count)
+
+    def edge(self, call_id: str | None, depth: int) -> _Edge:
+        """The edge of a call in which its first `depth` ids end. Raises KeyError."""
+        edge = self._root if call_id is None else self._ends[call_id][0]
+        while edge.start >= depth and edge.parent is not None:
             edge = edge.parent
-        return joined(edges[::-1])
+        return edge
 
     def end(self, call_id: str) -> tuple[_Edge, int]:
         """The last edge of a call, and the length of its prompt."""
@@ -79,17 +91,17 @@ class IdTree:
     def with_prompt_length(self, length: int) -> Sequence[str]:
         return self._by_prompt_length.get(length, ())
 
-    def cursor(self) -> IdCursor:
-        return IdCursor(self, {self._root: None})
+    def cursor(self, call_id: str | None = None, depth: int = 0) -> IdCursor:
+        """Behind the first `depth` ids of a call."""
+        return IdCursor(self, self.edge(call_id, depth), depth, depth)
 
 
 class IdCursor:
     """A growing sequence of ids on its way down the tree, as far as the tree goes with it."""
 
-    def __init__(self, tree: IdTree, path: dict[_Edge, None], depth: int = 0, length: int = 0) -> None:
+    def __init__(self, tree: IdTree, last: _Edge, depth: int, length: int) -> None:
         self._tree = tree
-        self._path = path
-        self._last = next(reversed(path))
+        self._last = last
         self.depth = depth
         """Leading ids that some call shares."""
         self.length = length
@@ -101,7 +113,6 @@ class IdCursor:
                 child = self._last.children.get(int(ids[at]))
                 if child is None:
                     break
-                self._path[child] = None
                 self._last = child
             shared = common_length(self._last.ids[self.depth - self._last.start :], ids[at:])
             if not shared:
@@ -110,7 +121,7 @@ class IdCursor:
         self.length += len(ids)
 
     def fork(self) -> IdCursor:
-        return IdCursor(self._tree, dict(self._path), self.depth, self.length)
+        return IdCursor(self._tree, self._last, self.depth, self.length)
 
     def parent(self) -> tuple[str | None, int]:
         """The earliest call that shares the most leading ids, and their number."""
@@ -119,8 +130,13 @@ class IdCursor:
     def shared_with(self, call_id: str) -> int:
         """Leading ids that this sequence has in common with the prompt of a call."""
         edge, limit = self._tree.end(call_id)
-        while edge not in self._path and edge.parent is not None:
-            edge = edge.parent
+        mine: _Edge = self._last
+        while edge is not mine:
+            stop, other = edge.stop, mine.stop
+            if stop >= other and edge.parent is not None:
+                edge = edge.parent
+            if other >= stop and mine.parent is not None:
+                mine = mine.parent
         return min(limit, edge.stop, self.depth)
 
     def is_prompt_of(self, call_id: str) -> bool:
@@ -133,67 +149,67 @@ class IdCursor:
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class Node:
+    """A message behind those of its parents."""
+
     message: Message | None
     depth: int
-    parent: _Node | None
+    parent: Node | None
     owner: Owner
-    children: dict[Message, _Node] = field(default_factory=dict)
+    children: dict[Message, Node] = field(default_factory=dict)
+
+    def at(self, depth: int) -> Node:
+        """The node of the first `depth` messages at most."""
+        node = self
+        while node.depth > depth and node.parent is not None:
+            node = node.parent
+        return node
 
 
 class MessageTree:
     """The message list of each call, as sent."""
 
     def __init__(self) -> None:
-        self._root = _Node(None, 0, None, (0, ""))
-        self._ends: dict[str, _Node] = {}
+        self.root = Node(None, 0, None, (0, ""))
+        self._ends: dict[str, Node] = {}
 
-    def insert(self, call_id: str, index: int, messages: Sequence[Message]) -> None:
-        node, owner = self._root, (index, call_id)
-        for message in messages:
+    def insert(self, owner: Owner, parent: str | None, cut: int, new: Sequence[Message]) -> None:
+        """A call whose list is the first `cut` messages of an earlier call, then `new`. Raises KeyError."""
+        node = self.root if parent is None else self._ends[parent].at(cut)
+        for message in new:
             child = node.children.get(message)
             if child is None:
-                child = node.children[message] = _Node(message, node.depth + 1, node, owner)
+                child = node.children[message] = Node(message, node.depth + 1, node, owner)
             child.owner = min(child.owner, owner)
             node = child
-        self._ends[call_id] = node
+        self._ends[owner[1]] = node
 
-    def messages(self, call_id: str) -> tuple[Message, ...]:
-        """The list of a call. Raises KeyError."""
-        found: list[Message] = []
-        node: _Node | None = self._ends[call_id]
-        while node is not None and node.message is not None:
-            found.append(node.message)
-            node = node.parent
-        return tuple(found[::-1])
-
-    def path(self, messages: Sequence[Message]) -> MessagePath:
-        nodes = {self._root: None}
-        last = self._root
-        for message in messages:
+    def path(self, messages: Sequence[Message], known: Node | None = None) -> MessagePath:
+        """`known`: the node of some of its leading messages."""
+        last = known or self.root
+        for message in messages[last.depth :]:
             child = last.children.get(message)
             if child is None:
                 break
-            nodes[child] = None
             last = child
-        return MessagePath(self._ends, nodes, last)
+        return MessagePath(self._ends, last)
 
 
 class MessagePath:
     """A message list in the tree, as far as the tree goes with it."""
 
-    def __init__(self, ends: dict[str, _Node], nodes: dict[_Node, None], last: _Node) -> None:
+    def __init__(self, ends: dict[str, Node], last: Node) -> None:
         self._ends = ends
-        self._nodes = nodes
-        self._last = last
+        self.last = last
 
     def parent(self) -> tuple[str | None, int]:
         """The earliest call that shares the most leading messages, and their number."""
-        return (self._last.owner[1], self._last.depth) if self._last.depth else (None, 0)
+        return (self.last.owner[1], self.last.depth) if self.last.depth else (None, 0)
 
     def shared_with(self, call_id: str, limit: int) -> int:
         """Leading messages, at most `limit`, in common with those of a call."""
-        node = self._ends[call_id]
-        while node not in self._nodes and node.parent is not None:
-            node = node.parent
+        node, mine = self._ends[call_id], self.last
+        node, mine = node.at(mine.depth), mine.at(node.depth)
+        while node is not mine and node.parent is not None and mine.parent is not None:
+            node, mine = node.parent, mine.parent
         return min(node.depth, limit)

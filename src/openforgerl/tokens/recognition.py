@@ -1,6 +1,7 @@
 """Which recorded answer a message of a history is: by the call ids that we minted, else by content.
 
-Canonical content must agree either way. A dropped reasoning does not prevent recognition; a changed one does.
+Canonical content must agree either way. A dropped reasoning does not prevent recognition; a changed one does. A mark
+names the call whose reasoning a message carries: it stands for that reasoning, and decides between equal answers.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class Sent:
     minted: frozenset[str]
     """The ids of its calls, without what is not alphanumeric."""
 
+    @property
+    def mark(self) -> str:
+        return self.message.reasoning_mark
+
 
 class Recognition:
     """The answers of one session."""
@@ -40,16 +45,48 @@ class Recognition:
         self._by_minted: dict[str, Turn] = {}
         self._by_content: dict[Hashable, list[Turn]] = {}
         self._read: dict[tuple[Message, ...], Sent] = {}
+        self.news: list[tuple[Turn, bool]] = []
+        """What became known, in its order: a turn that is new, or (False) more of the delivery of an old one."""
 
     def remember(self, call: RecordedCall) -> None:
         """A call that may come back; a second time where more became known of its delivery."""
         if call.call_id in self._turns:
-            self._turns[call.call_id].call = call
+            turn = self._turns[call.call_id]
+            turn.call = call
+            self.news.append((turn, False))
             return
         turn = self._turns[call.call_id] = Turn(self._codec, call)
         for tool_call in call.answer.tool_calls:
             self._by_minted[_alphanumeric(tool_call.id)] = turn
-        self._by_content.setdefault(_key(call.answer, turn.calls), []).append(turn)
+        self._by_content.setdefault(content_of(turn), []).append(turn)
+        self.news.append((turn, True))
+
+    def marked(self, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], int]:
+        """The messages, those with a mark of ours with the reasoning that it stands for, and the number of others.
+
+        A reasoning that was sent and differs is the harness's own; of neighbours with one mark the first carries it.
+        """
+        if not any([message.reasoning_mark for message in messages]):
+            return messages, 0
+        found: list[Message] = []
+        unknown, before = 0, ""
+        for message in messages:
+            mark = message.reasoning_mark
+            if mark:
+                message, known = self._carrying(message, again=mark == before)
+                unknown += not known
+            before = mark
+            found.append(message)
+        return tuple(found), unknown
+
+    def _carrying(self, message: Message, *, again: bool) -> tuple[Message, bool]:
+        turn = self._turns.get(message.reasoning_mark)
+        if turn is None:
+            return replace(message, reasoning_mark=""), False
+        recorded = turn.call.answer.reasoning
+        if again or message.reasoning.strip() not in ("", recorded.strip()):
+            return message, True
+        return replace(message, reasoning=recorded), True
 
     def read(self, messages: tuple[Message, ...]) -> Sent:
         """Consecutive assistant messages, understood once."""
@@ -62,16 +99,23 @@ class Recognition:
         return not sent.minted.isdisjoint(self._by_minted)
 
     def named(self, messages: Iterable[Message]) -> set[Turn]:
-        """The turns that ids of these messages name: none of them is taken for a message that names none."""
-        ids = (_alphanumeric(call.id) for message in messages for call in message.tool_calls)
-        return {self._by_minted[minted] for minted in ids if minted in self._by_minted}
+        """The turns that ids and marks of these messages name: none is taken for a message that does not name it."""
+        found: set[Turn] = set()
+        for message in messages:
+            ids = [_alphanumeric(call.id) for call in message.tool_calls]
+            found.update(self._by_minted[minted] for minted in ids if minted in self._by_minted)
+            if message.reasoning_mark in self._turns:
+                found.add(self._turns[message.reasoning_mark])
+        return found
 
     def whole(self, sent: Sent, used: Collection[Turn], named: Collection[Turn] = ()) -> list[Turn]:
-        """The unused turns that mean the same; `named` are those that other messages name."""
+        """The unused turns that mean the same; `named` are those that messages name. A mark leaves the one it names."""
         owners = self._owners(sent)
         pool = self._by_content.get(sent.key, []) if owners is None else owners
-        taken = used if owners else {*used, *named}
-        return [turn for turn in pool if turn not in taken and _agrees(turn, sent)]
+        marked = self._turns.get(sent.mark)
+        taken = used if owners else {*used, *(turn for turn in named if turn is not marked)}
+        found = [turn for turn in pool if turn not in taken and _agrees(turn, sent)]
+        return [marked] if marked is not None and marked in found else found
 
     def begun(self, sent: Sent, used: Collection[Turn], named: Collection[Turn] = ()) -> list[Turn]:
         """The unused turns, not known to be delivered in full, of which it is the beginning."""
@@ -95,6 +139,10 @@ class Recognition:
     def _begun(self, turn: Turn, sent: Sent) -> Spelling | None:
         return turn.beginning(sent.message, reasoning=self._keeps_reasoning(turn, sent))
 
+    def names_none(self, sent: Sent) -> bool:
+        """Whether its ids name no turn, so that content alone decides."""
+        return self._owners(sent) is None
+
     def _owners(self, sent: Sent) -> list[Turn] | None:
         """The turns that its ids name; None where they name none."""
         owners = {self._by_minted[minted] for minted in sent.minted if minted in self._by_minted}
@@ -107,6 +155,16 @@ class Recognition:
 
 def _alphanumeric(call_id: str) -> str:
     return "".join(filter(str.isalnum, call_id))
+
+
+def content_of(turn: Turn) -> Hashable:
+    """Equal for the `Sent` that may be this turn."""
+    return _key(turn.call.answer, turn.calls)
+
+
+def ids_of(messages: Iterable[Message]) -> set[str]:
+    """The ids of all calls, as they are compared."""
+    return {_alphanumeric(call.id) for message in messages for call in message.tool_calls}
 
 
 def _key(message: Message, calls: Iterable[CanonicalCall]) -> Hashable:
