@@ -474,7 +474,7 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, words: str) -> None:
         MessagesDialect().parse(http(body))
 
 
-@pytest.mark.parametrize("prefix", ["", "/v1"])
+@pytest.mark.parametrize("prefix", ["", "/v1", "/v1/v1"])
 def test_paths_and_headers_that_are_claimed(prefix: str) -> None:
     dialect, bearer, key = MessagesDialect(), {"authorization": "Bearer k"}, {"x_api_key": "k"}
     for path in ("/messages", "/messages/count_tokens"):

@@ -17,7 +17,7 @@ _COUNT = "messages/count_tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesDialect:
-    """A Dialect. Both styles of base URL are right: with and without /v1."""
+    """A Dialect. Every style of base URL is right: with and without /v1."""
 
     name: str = "messages"
     model_name: str = "policy"
@@ -80,5 +80,8 @@ def _is_anthropic(request: HttpRequest) -> bool:
 
 
 def _path(request: HttpRequest) -> str:
+    """Without leading v1: a base URL that ends with it gets a second one from the SDK."""
     path = request.path.strip("/")
-    return path.removeprefix("v1").removeprefix("/") if path == "v1" or path.startswith("v1/") else path
+    while path == "v1" or path.startswith("v1/"):
+        path = path.removeprefix("v1").removeprefix("/")
+    return path
