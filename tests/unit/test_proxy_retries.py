@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from openforgerl.proxy.retries import CallState, RetryBook, RetryMarks, digest_of
+from openforgerl.proxy.remembering import digest_of
+from openforgerl.proxy.retries import CallState, RetryBook, RetryMarks
 from openforgerl.records import Message, ModelRequest, Role, Sampling, ToolSpec
 
 OPEN, COMMITTED, FAILED = CallState.OPEN, CallState.COMMITTED, CallState.FAILED

@@ -138,7 +138,7 @@ def test_a_session_that_was_open_when_serve_ended_is_sealed_and_its_key_is_gone(
         request = urllib.request.Request(f"{again.url}/sessions/r1-a0", headers={"Authorization": "Bearer mine"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             ending = json.loads(answer.read())["session"]["ending"]
-        assert ending == {"ended_by": "infra", "reason": "the proxy was restarted"}
+        assert ending == {"ended_by": "infra", "reason": "the proxy was restarted", "counters": {}}
     finally:
         again.stop(signal.SIGTERM)
 

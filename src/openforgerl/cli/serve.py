@@ -10,6 +10,8 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import uvloop
+
 from openforgerl.cli.building import build_engine, build_template, model_folder
 from openforgerl.cli.config import Config
 from openforgerl.cli.loading import blaming, load_config
@@ -26,7 +28,7 @@ _TOKEN_FILE = "admin-token"
 def run(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, arguments.overrides)
     with blaming(arguments.config, arguments.overrides):
-        return asyncio.run(_serve(config, arguments.config.parent))
+        return uvloop.run(_serve(config, arguments.config.parent))
 
 
 async def _serve(config: Config, own: Path) -> int:

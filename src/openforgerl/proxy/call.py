@@ -142,7 +142,13 @@ class Call:
     def _refuse_hopeless(self) -> None:
         """A text that cannot fit is not encoded at all: it would cost seconds. Its intent stays without a record."""
         codec, limit = self._parts.template.codec, self._parts.engine.context_length
-        texts = (message.text for message in self._intent.request.messages if message.role in (Role.USER, Role.TOOL))
+        messages = self._intent.request.messages
+        if (
+            not codec.longest_token
+            or 4 * sum([len(message.text) for message in messages]) < limit * codec.longest_token
+        ):
+            return
+        texts = (message.text for message in messages if message.role in (Role.USER, Role.TOOL))
         least = sum(map(codec.fewest_ids, texts))
         if least + 1 > limit:
             self._session.count("context_full")

@@ -17,7 +17,8 @@ from openforgerl.proxy.access import SessionAccess, key_hash, new_key, opens
 from openforgerl.proxy.call import Call, Parts, Stop
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.proxy.feed import Feed
-from openforgerl.proxy.retries import RetryMarks, digest_of
+from openforgerl.proxy.remembering import BodyBudget
+from openforgerl.proxy.retries import RetryMarks
 from openforgerl.proxy.session import LiveSession, SessionStatus, session_over
 from openforgerl.records import EndedBy, Ending, Grade, HarnessCall, ModelRequest, Session
 from openforgerl.store.sqlite import Store
@@ -53,6 +54,7 @@ class Gateway:
         self._parts = Parts(
             engine=engine, store=store, template=template, config=config, clock=clock, spawn=self._spawn
         )
+        self._bodies = BodyBudget()
         self._live: dict[str, LiveSession] = {}
         self._running = False
         self._work: set[asyncio.Task[None]] = set()
@@ -105,7 +107,7 @@ class Gateway:
         """A new sample, or an earlier call where this is its known retry. Raises AccessError, EngineAborted."""
         if not self._running:
             raise EngineAborted(Stop.SHUTDOWN.value)
-        digest, marks = digest_of(request), RetryMarks.of(headers)
+        digest, marks = live.digests.of(request), RetryMarks.of(headers)
         earlier = live.retries.earlier(digest, marks)
         if earlier is not None and not live.closed:
             live.count("retries_answered_again")
@@ -127,6 +129,11 @@ class Gateway:
         self._spawn(live, call.run())
         return feed
 
+    def keep_body(self, live: LiveSession) -> None:
+        """The memory of bodies of an open session was used; those of others may have to go."""
+        if live.session.session_id in self._live:
+            self._bodies.used(live.bodies)
+
     async def close_session(self, session_id: str, ending: Ending) -> None:
         """The key dies at once, calls in flight are given up and recorded, then the session is sealed.
 
@@ -144,6 +151,7 @@ class Gateway:
             await self._give_up(live, Stop.SESSION_CLOSED)
             await self.store.seal(session_id, replace(ending, counters=dict(live.counters)))
             del self._live[session_id]
+            self._bodies.closed(live.bodies)
             self.totals["sessions_closed"] += 1
 
     def count(self, session_id: str, name: str, number: int) -> None:

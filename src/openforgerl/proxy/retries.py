@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
-
-import orjson
-
-from openforgerl.records import ModelRequest
 
 
 class CallState(StrEnum):
@@ -85,8 +80,3 @@ def _resolve(calls: Sequence[A]) -> A | None:
 
 def _first(calls: Iterable[A], state: CallState, *, lost: bool = False) -> A | None:
     return next((call for call in calls if call.state is state and (call.lost or not lost)), None)
-
-
-def digest_of(request: ModelRequest) -> str:
-    """Of the meaning: what was passed over does not count, nor whether the answer is streamed."""
-    return hashlib.sha256(orjson.dumps(replace(request, ignored=(), images={}))).hexdigest()

@@ -7,13 +7,14 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
 from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.dialects.messages import MessagesDialect
+from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import ConfigError, DialectError, OpenForgeError
 from openforgerl.proxy.bodies import read_body
 from openforgerl.proxy.control import Control, unknown_route
@@ -124,10 +125,11 @@ class SessionRoute:
     async def _answer(self, request: web.Request, asked: HttpRequest, dialect: Dialect) -> web.StreamResponse:
         live = self._gateway.authorize(request.match_info["session"], dialect.key(asked))
         try:
-            parsed = await _parse(dialect, await self._with_body(request, asked))
+            parsed = await _parse(dialect, await self._with_body(request, asked, live.bodies))
         except DialectError:
             live.count("requests_refused")
             raise
+        self._gateway.keep_body(live)
         if isinstance(parsed, HttpAnswer):
             return _plain(parsed)
         if isinstance(parsed, CountCall):
@@ -137,10 +139,10 @@ class SessionRoute:
                 return await self._stream(request, parsed, feed)
             return await self._whole(request, parsed, feed)
 
-    async def _with_body(self, request: web.Request, asked: HttpRequest) -> HttpRequest:
+    async def _with_body(self, request: web.Request, asked: HttpRequest, memory: JsonMemory) -> HttpRequest:
         config = self._gateway.config
         body = await read_body(request, most_bytes=config.max_body_bytes, within_s=config.body_timeout_s)
-        return HttpRequest(method=asked.method, path=asked.path, query=asked.query, headers=asked.headers, body=body)
+        return replace(asked, body=body, memory=memory)
 
     async def _stream(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:
         error = await feed.answering(self._gateway.config.headers_after_s)
@@ -186,10 +188,11 @@ class SessionRoute:
 
 
 async def _parse(dialect: Dialect, asked: HttpRequest) -> ParsedCall | CountCall | HttpAnswer:
-    """A large body is read in a thread: it must not hold up the other sessions."""
-    if len(asked.body) < _LARGE_BODY_BYTES:
-        return dialect.parse(asked)
-    return await asyncio.to_thread(dialect.parse, asked)
+    """What is large and new is read in a thread: it must not hold up the other sessions."""
+    large, memory = len(asked.body) >= _LARGE_BODY_BYTES, asked.memory
+    if large and (memory is None or memory.fresh(asked.body) >= _LARGE_BODY_BYTES):
+        return await asyncio.to_thread(dialect.parse, asked)
+    return dialect.parse(asked)
 
 
 @contextmanager

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import AccessError
 from openforgerl.proxy.config import ProxyConfig
+from openforgerl.proxy.remembering import Digests
 from openforgerl.proxy.retries import RetryBook
 from openforgerl.records import ModelRequest, RecordedCall, Session
 from openforgerl.tokens.assembly import Assembler, Prompt
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from openforgerl.proxy.call import Call
 
 _LARGE_TEXT = 1 << 16
-"""Characters of a request from which on it is assembled in a thread, so that other sessions are not held up."""
+"""New characters of a request from which on it is assembled in a thread, so that other sessions are not held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class LiveSession:
     """Of the whole proxy."""
     counters: Counter[str] = field(default_factory=Counter)
     retries: RetryBook[Call] = field(default_factory=RetryBook)
+    bodies: JsonMemory = field(default_factory=JsonMemory)
+    digests: Digests = field(default_factory=Digests)
     calls: set[Call] = field(default_factory=set)
     """Not committed yet."""
     work: set[asyncio.Task[None]] = field(default_factory=set)
@@ -75,7 +79,7 @@ class LiveSession:
             return len((await self._assembled(request)).ids)
 
     async def _assembled(self, request: ModelRequest) -> Prompt:
-        large = _size(request) >= _LARGE_TEXT
+        large = _size(request, self.assembler.known(request)) >= _LARGE_TEXT
         return await self._assemble_apart(request) if large else self.assembler.assemble(request)
 
     async def _assemble_apart(self, request: ModelRequest) -> Prompt:
@@ -123,11 +127,12 @@ class LiveSession:
         )
 
 
-def _size(request: ModelRequest) -> int:
-    """Characters to assemble, about."""
-    calls = (call for message in request.messages for call in message.tool_calls)
-    said = sum(len(message.text) + len(message.reasoning) for message in request.messages)
-    return said + sum(len(call.arguments) for call in calls) + sum(len(tool.definition) for tool in request.tools)
+def _size(request: ModelRequest, known: int) -> int:
+    """Characters to assemble, about; the first `known` messages cost nothing."""
+    new = request.messages[known:]
+    said = sum(len(message.text) + len(message.reasoning) for message in new)
+    tools = 0 if known else sum(len(tool.definition) for tool in request.tools)
+    return said + tools + sum(len(call.arguments) for message in new for call in message.tool_calls)
 
 
 def session_over(session_id: str) -> AccessError:
