@@ -35,14 +35,14 @@ from openforgerl.records import (
 
 NAMES = (
     "type", "role", "content", "text", "source", "data", "media_type", "tool_use_id", "is_error", "id", "name", "input",
-    "thinking", "signature", "title", "context", "url", "clear_at", "tool_name", "cache_control", "citations",
+    "thinking", "signature", "title", "context", "url", "clear_at", "tool_name", "tool", "cache_control", "citations",
     "input_schema", "description", "strict", "disable_parallel_tool_use", "format", "schema", "effort",
 )  # fmt: skip
 WORDS = (
     "text", "image", "document", "search_result", "tool_result", "tool_use", "thinking", "redacted_thinking",
-    "tool_reference", "server_tool_use", "web_search_tool_result", "compaction", "base64", "url", "user", "assistant",
-    "system", "image/png", "text/plain", "iVBORw0KGgo=", "auto", "any", "tool", "none", "disabled", "json_schema",
-    "next_user_message", signature_of("call"), "\ud83d", "é", "",
+    "tool_reference", "tool_addition", "server_tool_use", "web_search_tool_result", "compaction", "base64", "url",
+    "user", "assistant", "system", "image/png", "text/plain", "iVBORw0KGgo=", "auto", "any", "tool", "none",
+    "disabled", "json_schema", "next_user_message", signature_of("call"), "\ud83d", "é", "",
 )  # fmt: skip
 FIELDS = (
     "messages", "system", "tools", "tool_choice", "max_tokens", "stop_sequences", "stream", "temperature", "top_k",

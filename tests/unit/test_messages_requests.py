@@ -268,6 +268,48 @@ def test_tool_definitions_keep_key_order_and_number_literals() -> None:
     assert call.request.ignored == ("tools.cache_control", "tools.strict")
 
 
+TASK = {"name": "task", "input_schema": {"type": "object"}, "defer_loading": True}
+TOLD = '<functions>\n<function>{"name": "task", "parameters": {"type": "object"}}</function>\n</functions>'
+
+
+def test_a_deferred_tool_is_told_where_a_search_found_it() -> None:
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("task", "bash", "task")]
+    history = [{"role": "user", "content": [result("c1", content=[text("found"), *found]), text("go")]}]
+    request = parsed(tools=[TASK, TOOL], messages=history)
+    assert [tool.name for tool in request.tools] == ["bash"]
+    line = TOLD.splitlines()[1]
+    assert request.messages[0].text == f"found\nbash\n<functions>\n{line}\n{line}\n</functions>"
+    assert parsed(tools=[TOOL], messages=history).messages[0].text == "found\ntask\nbash\ntask"
+    assert request.ignored == ()
+    assert parsed(tools=[TASK, TOOL], tool_choice={"type": "tool", "name": "task"}).tool_choice == "task"
+
+
+def test_deferred_tools_are_offered_where_no_one_else_could_find_them() -> None:
+    searched = parsed(tools=[{"type": "tool_search_tool_regex_20251119", "name": "s"}, TASK, TOOL])
+    assert [tool.name for tool in searched.tools] == ["task", "bash"]
+    assert [tool.name for tool in parsed(tools=[TASK]).tools] == ["task"]
+
+
+def test_tools_that_come_and_go_amid_a_conversation() -> None:
+    def system(kind: str, tool: object) -> dict[str, object]:
+        return {"role": "system", "content": [text("now"), {"type": kind, "tool": tool}]}
+
+    definition = {name: value for name, value in TASK.items() if name != "defer_loading"}
+    reference = {"type": "tool_reference", "name": "task"}
+    request = parsed(
+        tools=[TASK, TOOL],
+        messages=[
+            USER,
+            system("tool_addition", reference),
+            system("tool_addition", {"type": "tool_definition", "definition": definition}),
+            system("tool_addition", {"type": "tool_reference", "name": "bash"}),
+            system("tool_removal", reference),
+        ],
+    )
+    assert [message.text for message in request.messages[1:]] == [f"now\n{TOLD}", f"now\n{TOLD}", "now", "now"]
+    assert request.ignored == ("messages.content.tool_addition", "messages.content.tool_removal")
+
+
 def test_tools_without_a_schema_are_left_out_and_noted() -> None:
     typed = [
         {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
@@ -435,7 +477,12 @@ def test_a_wrong_field_is_named(field: str, value: object) -> None:
         ({"role": "assistant", "content": [{**USE, "input": "ls"}]}, "content[0].input"),
         ({"role": "assistant", "content": [{"type": "image", "source": PNG}]}, "content[0].type"),
         ({"role": "assistant", "content": [result("c")]}, "content[0].type"),
-        ({"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}, "content[0].type"),
+        ({"role": "system", "content": [{"type": "image", "source": PNG}]}, "content[0].type"),
+        ({"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}, "content[0].tool.type"),
+        (
+            {"role": "user", "content": [result("c", content=[{"type": "tool_reference"}])]},
+            "content[0].content[0].tool_name",
+        ),
         ({"role": "system", "content": "x", "clear_at": "noon"}, "clear_at"),
     ],
 )

@@ -18,7 +18,7 @@ from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.proxy.access import SessionAccess
 from openforgerl.records import Completion, Delivered, Finish, RecordedCall, Role
 from openforgerl.trajectories import prompt_ids
-from proxy_world import Gate, World, call_text, in_turn, lawful, odd, odd_ids, proxy, spelled_as_sampled
+from proxy_world import Gate, World, call_text, in_turn, lawful, odd, odd_ids, proxy
 
 USER = {"role": "user", "content": "hi"}
 BASH = {"name": "bash", "description": "Run.", "input_schema": {"type": "object", "properties": {}}}
@@ -145,9 +145,9 @@ async def test_signed_thinking_names_the_call_that_it_comes_from(tmp_path: Path)
             turn = {"role": "assistant", "content": [*thinking, *first.content[1:]]}
             await ask(client, USER, turn, {"role": "user", "content": [result(first.content[1].id)]}, tools=[BASH])
         one, *others = await world.settled(access)
-        marks = [message.reasoning_mark for call in others for message in call.messages.new]
-        assert set(marks) == {"", one.call_id}
-        assert all(spelled_as_sampled([one, *others], call, one) for call in others[:1])
+        prompts, seen = prompt_ids([one, *others]), len(one.prompt) + len(one.sampled_ids)
+        assert len(others) == 3
+        assert all(prompts[call.call_id][:seen] == prompts[one.call_id] + one.sampled_ids for call in others)
         assert not any(call.counters.get("reencoded_turns") for call in others)
 
 

@@ -6,11 +6,14 @@ elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from openforgerl.dialects.content import Content
 from openforgerl.dialects.fields import Fields, shown, wrong
 from openforgerl.dialects.jsontext import Json
+from openforgerl.dialects.messages_tools import read_tool, told
 from openforgerl.errors import DialectError
 
 _KNOWN = {
@@ -18,7 +21,6 @@ _KNOWN = {
     "image": {"source"},
     "document": {"source", "title", "context"},
     "search_result": {"source", "title", "content"},
-    "tool_reference": {"tool_name"},
 }
 _SERVER_SIDE = ("server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback", "compaction")
 _CARRIERS = ("title", "url", "source", "text", "data", "content", "stdout", "stderr")
@@ -32,6 +34,10 @@ class Blocks:
     images: dict[str, bytes]
     """Bytes by sha256."""
     ignored: set[str]
+    deferred: Mapping[str, str] = field(default_factory=dict)
+    """Definitions of the tools that are told where a block refers to them."""
+    references: set[str] = field(default_factory=set)
+    """Names of tools that blocks refer to."""
 
     def content(self) -> Content:
         return Content(self.images)
@@ -39,9 +45,43 @@ class Blocks:
     def read(self, fields: Fields, name: str) -> Content:
         """A string, or a list of blocks that a user or a tool may say."""
         content = self.content()
-        for block in blocks_of(fields, name):
-            self.add(content, block)
+        for are_references, run in groupby(blocks_of(fields, name), _is_reference):
+            if are_references:
+                self.tell(content, [self._referred(block, "tool_name") for block in run])
+                continue
+            for block in run:
+                self.add(content, block)
         return content
+
+    def tell(self, content: Content, names: Sequence[str]) -> None:
+        """Deferred tools with their definitions, others by name."""
+        self.references.update(names)
+        known = [self.deferred[name] for name in names if name in self.deferred]
+        add_text(content, "\n".join(name for name in names if name not in self.deferred))
+        add_text(content, told(known) if known else "")
+
+    def add_tool(self, content: Content, block: Fields) -> None:
+        """A tool that is offered from here on; noted where there is nothing to tell of it."""
+        tool = Fields.of(block.get("tool"), block.at("tool"))
+        definition = ""
+        match kind_of(tool):
+            case "tool_reference":
+                name = self._referred(tool, "name")
+                self.references.add(name)
+                definition = self.deferred.get(name, "")
+            case "tool_definition":
+                spec = read_tool(Fields.of(tool.get("definition"), tool.at("definition"))).spec
+                definition = spec.definition if spec else ""
+        add_text(content, told([definition]) if definition else "")
+        if not definition:
+            self.ignored.add("messages.content.tool_addition")
+
+    def _referred(self, fields: Fields, name: str) -> str:
+        self.pass_over(fields, {name})
+        found = fields.text(name)
+        if not found:
+            raise wrong(fields.at(name), "the name of a tool", found)
+        return found
 
     def add(self, content: Content, block: Fields) -> None:
         kind = kind_of(block)
@@ -56,8 +96,6 @@ class Blocks:
                 for text in (block.text("title"), block.text("source")):
                     add_text(content, text)
                 self._add_inner(content, block, "content")
-            case "tool_reference":
-                add_text(content, block.text("tool_name"))
             case _ if is_server_side(kind):
                 self.add_server_side(content, block)
                 return
@@ -94,6 +132,10 @@ class Blocks:
             if block.get("type") not in ("text", "image"):
                 raise refused_block(block)
             self.add(content, block)
+
+
+def _is_reference(block: Fields) -> bool:
+    return block.get("type") == "tool_reference"
 
 
 def blocks_of(fields: Fields, name: str) -> list[Fields]:

@@ -6,6 +6,7 @@ order reasoning, text, calls, so that one answer of ours comes back as the piece
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -55,8 +56,8 @@ class _Item:
     """Shown until the next user message only."""
 
 
-def read_messages(body: Fields, blocks: Blocks, *, prefill: bool = False) -> list[Message]:
-    """Raises DialectError. `prefill`: the last message may be the assistant's."""
+def read_messages(body: Fields, blocks: Blocks, deferred: Mapping[str, str], *, prefill: bool = False) -> list[Message]:
+    """Raises DialectError. `prefill`: the last message may be the assistant's; `deferred`: tools told on the way."""
     items = body.each("messages", _item)
     if not items:
         raise wrong("messages", "a list of at least one message", body.get("messages"))
@@ -65,17 +66,21 @@ def read_messages(body: Fields, blocks: Blocks, *, prefill: bool = False) -> lis
         why = "this model does not support assistant message prefill; the conversation must end with a user message"
         raise DialectError(f"{path}: {why}", field=path, code="unsupported_value")
     last_user = max((place for place, item in enumerate(items) if item.role == "user"), default=-1)
-    shown = [item for place, item in enumerate(items) if not item.fleeting or place > last_user]
-    blocks.ignored.update(name for item in items for name in item.blocks.ignored)
-    for item in shown:
+    found: list[Message] = []
+    for place, item in enumerate(items):
+        blocks.ignored.update(item.blocks.ignored)
+        if item.fleeting and place < last_user:
+            continue
         blocks.images.update(item.blocks.images)
-    return [message for item in shown for message in item.messages]
+        refers = not item.blocks.references.isdisjoint(deferred)
+        found += _told(body, place, deferred) if refers else item.messages
+    return found
 
 
-def read_system(body: Fields, name: str = "system") -> list[Message]:
+def read_system(body: Fields) -> list[Message]:
     """One message of all blocks; none where there is no text."""
     content = Content({})
-    for block in blocks_of(body, name):
+    for block in blocks_of(body, "system"):
         if kind_of(block) != "text":
             raise refused_block(block)
         add_text(content, block.text("text"))
@@ -83,17 +88,43 @@ def read_system(body: Fields, name: str = "system") -> list[Message]:
 
 
 def _item(fields: Fields) -> _Item:
-    role, blocks, fleeting = fields.get("role"), Blocks({}, set()), False
+    return _read(fields, Blocks({}, set()))
+
+
+def _told(body: Fields, place: int, deferred: Mapping[str, str]) -> tuple[Message, ...]:
+    """An element that refers to tools, with their definitions: it depends on more than itself."""
+    path, value = body.items("messages")[place]
+    return _read(Fields.of(value, path), Blocks({}, set(), deferred)).messages
+
+
+def _read(fields: Fields, blocks: Blocks) -> _Item:
+    role, fleeting = fields.get("role"), False
     if role == "user":
         messages = _user(fields, blocks)
     elif role == "assistant":
         messages = _assistant(fields, blocks)
     elif role == "system":
-        messages, fleeting = read_system(fields, "content"), _is_fleeting(fields)
+        messages, fleeting = _system(fields, blocks), _is_fleeting(fields)
     else:
         raise wrong(fields.at("role"), '"user", "assistant" or "system"', role)
     blocks.pass_over(fields, {"role", "content", "clear_at"} if role == "system" else {"role", "content"})
     return _Item(role=str(role), messages=tuple(messages), blocks=blocks, fleeting=fleeting)
+
+
+def _system(fields: Fields, blocks: Blocks) -> list[Message]:
+    """A message amid the conversation. It may offer further tools; a withdrawn one stays in the prompt, noted."""
+    content = Content({})
+    for block in blocks_of(fields, "content"):
+        match kind_of(block):
+            case "text":
+                blocks.add(content, block)
+            case "tool_addition":
+                blocks.add_tool(content, block)
+            case "tool_removal":
+                blocks.ignored.add("messages.content.tool_removal")
+            case _:
+                raise refused_block(block)
+    return [Message(role=Role.SYSTEM, text=content.text)] if content.text else []
 
 
 def _is_fleeting(fields: Fields) -> bool:

@@ -1,22 +1,22 @@
-"""A Messages body as a ModelRequest: system, tools, tool choice, sampling, and what is refused or passed over.
+"""A Messages body as a ModelRequest: system, sampling, schema, and what is refused or passed over.
 
 Passed over and noted: `thinking` and `output_config.effort` (the policy thinks as it was trained to); what
 `context_management` would clear (the prompt is what was sent); `fallbacks`, `speed`, `service_tier` (there is one
-model); of a tool `defer_loading` (all are offered from the start) and `strict` (no grammar is sampled under).
+model); `strict` of a tool (no grammar is sampled under).
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 
 from openforgerl.dialects.fields import Fields, wrong
 from openforgerl.dialects.jsontext import read_json, write_json
 from openforgerl.dialects.messages_content import Blocks
 from openforgerl.dialects.messages_history import read_messages, read_system
+from openforgerl.dialects.messages_tools import read_choice, read_tools
 from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import DialectError
-from openforgerl.records import ModelRequest, Sampling, ToolSpec
+from openforgerl.records import ModelRequest, Sampling
 
 _REFUSED = {
     "container": "no code runs here; offer the skills and tools of the container as tools with an input_schema",
@@ -30,7 +30,6 @@ _READ = {
     "model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k", "tools",
     "tool_choice", "output_config", "output_format",
 }  # fmt: skip
-_READ_OF_TOOL = {"type", "name", "description", "input_schema"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,58 +58,19 @@ def _read(body: Fields, *, counts: bool) -> MessagesRequest:
         if body.get(name):
             raise DialectError(f"{name} is refused: {why}", field=name, code="unsupported_parameter")
     blocks = Blocks({}, {key for key in body.values.keys() - _READ - _REFUSED.keys() if body.get(key) is not None})
-    tools = _tools(body, blocks.ignored)
+    offered = read_tools(body, blocks.ignored)
     request = ModelRequest(
-        messages=(*read_system(body), *read_messages(body, blocks, prefill=counts)),
+        messages=(*read_system(body), *read_messages(body, blocks, offered.deferred, prefill=counts)),
         images=blocks.images,
         output_schema=_output_schema(body, blocks.ignored),
-        tools=tools,
-        tool_choice=_tool_choice(body, tools, blocks.ignored),
+        tools=offered.tools,
+        tool_choice=read_choice(body, offered, blocks.ignored),
         sampling=_sampling(body, counts=counts),
         model=body.text("model") or "",
         ignored=tuple(sorted(blocks.ignored)),
     )
     thinking = Fields.of(body.get("thinking") or {}, "thinking").text("type")
     return MessagesRequest(request=request, stream=body.flag("stream"), shows_thinking=thinking != "disabled")
-
-
-def _tools(body: Fields, ignored: set[str]) -> tuple[ToolSpec, ...]:
-    """Tools with a schema, in order. One whose type says all about it (web_search_..., bash_...) is left out, noted."""
-    tools = body.each("tools", _tool)
-    ignored.update(name for _, passed_over in tools for name in passed_over)
-    return tuple(spec for spec, _ in tools if spec is not None)
-
-
-def _tool(tool: Fields) -> tuple[ToolSpec | None, Set[str]]:
-    """None for one that is left out, and what was passed over."""
-    kind, name, description = tool.text("type") or "custom", tool.text("name"), tool.text("description")
-    if kind != "custom" and tool.get("input_schema") is None:
-        return None, {f"tools.{kind}"}
-    if not name:
-        raise wrong(tool.at("name"), "the name of the tool", tool.get("name"))
-    schema = Fields.of(tool.get("input_schema"), tool.at("input_schema")).values
-    described = {} if description is None else {"description": description}
-    definition = write_json({"name": name, **described, "parameters": schema})
-    rest = tool.values.keys() - _READ_OF_TOOL
-    return ToolSpec(definition=definition, name=name), {
-        f"tools.{key}" for key in rest if tool.get(key) not in (None, False)
-    }
-
-
-def _tool_choice(body: Fields, tools: tuple[ToolSpec, ...], ignored: set[str]) -> str:
-    choice = Fields.of(body.get("tool_choice") or {}, "tool_choice")
-    kind, name = choice.text("type") or "auto", choice.text("name")
-    if choice.flag("disable_parallel_tool_use"):
-        ignored.add("tool_choice.disable_parallel_tool_use")
-    if kind in ("auto", "none"):
-        return kind
-    if kind == "any" and tools:
-        return "required"
-    if kind == "tool" and name and name in [tool.name for tool in tools]:
-        return name
-    if kind == "tool":
-        raise wrong("tool_choice.name", "the name of a tool that was sent with an input_schema", name)
-    raise wrong("tool_choice.type", '"auto", "none", "tool", or "any" beside a tool with an input_schema', kind)
 
 
 def _output_schema(body: Fields, ignored: set[str]) -> str:
