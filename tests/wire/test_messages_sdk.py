@@ -151,6 +151,25 @@ async def test_signed_thinking_names_the_call_that_it_comes_from(tmp_path: Path)
         assert not any(call.counters.get("reencoded_turns") for call in others)
 
 
+async def test_a_conversation_grows_while_tools_are_found(tmp_path: Path) -> None:
+    task = {"name": "task", "input_schema": {"type": "object"}, "defer_loading": True}
+    async with proxy(
+        tmp_path, in_turn(odd(call_text(name="bash")), odd(call_text("{}", "task")), odd("done"))
+    ) as world:
+        access = await world.open()
+        client = client_of(world, access)
+        first = await ask(client, tools=[BASH])
+        found = [{"type": "tool_reference", "tool_name": "task"}]
+        history = [USER, kept(first), {"role": "user", "content": [result(first.content[0].id, found)]}]
+        second = await ask(client, *history, tools=[task, BASH])
+        assert second.content[0].name == "task"
+        history += [kept(second), {"role": "user", "content": [result(second.content[0].id)]}]
+        await ask(client, *history, tools=[task, BASH])
+        recorded = await world.settled(access)
+        assert grown(recorded)
+        assert '"name": "task"' in recorded[1].messages.new[-1].text
+
+
 async def test_disabled_thinking_is_recorded_and_not_shown(tmp_path: Path) -> None:
     async with proxy(tmp_path, in_turn(odd("<think>\nhm\n</think>\n\nhello"))) as world:
         access = await world.open()
