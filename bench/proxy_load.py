@@ -64,7 +64,7 @@ def history(tokens: int, turns: int, seed: int) -> list[dict[str, Any]]:
         )
         if turn < turns - 1:
             call_id = "" if turn % 2 else f"call{seed}x{turn}"
-            said.append(assistant(ANSWER, call_id))
+            said.append(assistant(f"{turn} {ANSWER}", call_id))
     return said
 
 
@@ -147,7 +147,11 @@ def said(answer: bytes, *, stream: bool) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head[:20] or answer.count(b" tests") < 8 or (stream and b"[DONE]" not in body):
         raise ValueError(f"not a whole answer: {answer[:300]!r} ... {answer[-200:]!r}")
-    return ANSWER if stream else json.loads(body)["choices"][0]["message"]["content"]
+    if not stream:
+        return str(json.loads(body)["choices"][0]["message"]["content"])
+    events = [line[6:] for line in body.splitlines() if line.startswith(b"data: {")]
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 @dataclass

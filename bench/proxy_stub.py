@@ -1,4 +1,4 @@
-"""What the bench of the proxy calls upstream: an engine whose answer is always the same 64 tokens, and the floor.
+"""What the bench of the proxy calls upstream: an engine whose answers of 64 tokens differ a little, and the floor.
 
     python bench/proxy_stub.py engine --port P [--pace-ms 1]
     python bench/proxy_stub.py floor --port P --upstream URL [--db FILE]
@@ -19,6 +19,8 @@ import logging
 import queue
 import sqlite3
 import threading
+from functools import cache
+from itertools import cycle
 from typing import Any
 
 import orjson
@@ -28,6 +30,9 @@ from aiohttp import ClientSession, TCPConnector, web
 WORDS = ["I", " will", " read", " the", " file", " and", " run", " tests"] * 8
 IDS = [40, 686, 1349, 279, 1034, 323, 1598, 7032] * 8
 LOGPROBS = [-(1 + place % 7) / 10 for place in range(64)]
+DIGIT = 15
+"""The id of "0" in Qwen3's vocabulary, those of the other digits follow."""
+KINDS = 1000
 END = 151645
 """<|im_end|> of Qwen3."""
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -49,31 +54,41 @@ def chat_choice(**fields: object) -> dict[str, object]:
             "choices": [{"index": 0, "finish_reason": None, **fields}]}  # fmt: skip
 
 
-def ids_choice(start: int, stop: int, reason: str | None) -> dict[str, object]:
-    ids, logprobs = [*IDS, END][start:stop], [*LOGPROBS, -0.1][start:stop]
+def words(kind: int) -> list[str]:
+    """An agent does not say the same twice: three tokens are the digits of a number."""
+    return [*f"{kind:03}", *WORDS[3:]]
+
+
+def ids_choice(kind: int, start: int, stop: int, reason: str | None) -> dict[str, object]:
+    digits = [DIGIT + int(digit) for digit in f"{kind:03}"]
+    ids, logprobs = [*digits, *IDS[3:], END][start:stop], [*LOGPROBS, -0.1][start:stop]
     content = [{"token": f"token_id:{each}", "logprob": value} for each, value in zip(ids, logprobs, strict=True)]
     choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
     return {"request_id": "stub", "choices": [choice]}
 
 
-def answers() -> dict[tuple[bool, bool], list[bytes]]:
+def answers(kind: int) -> dict[tuple[bool, bool], list[bytes]]:
     """(of ids, streamed) -> what is written, piece by piece."""
-    text = {"role": "assistant", "content": "".join(WORDS)}
+    said = words(kind)
+    text = {"role": "assistant", "content": "".join(said)}
     usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 64, "total_tokens": 65}}
-    whole = [dumped({**chat_choice(message=text, finish_reason="stop"), **usage}), dumped(ids_choice(0, 65, "stop"))]
-    chat = [dumped(chat_choice(delta={"content": word})) for word in WORDS]
+    chat_whole = {**chat_choice(message=text, finish_reason="stop"), **usage}
+    whole = [dumped(chat_whole), dumped(ids_choice(kind, 0, 65, "stop"))]
+    chat = [dumped(chat_choice(delta={"content": word})) for word in said]
     chat.append(dumped(chat_choice(delta={}, finish_reason="stop")))
-    ids = [dumped(ids_choice(place, place + 1, None)) for place in range(63)] + [dumped(ids_choice(63, 65, "stop"))]
+    ids = [dumped(ids_choice(kind, place, place + 1, None)) for place in range(63)]
+    ids.append(dumped(ids_choice(kind, 63, 65, "stop")))
     end = event(b"[DONE]") + b"0\r\n\r\n"
     found = {(bool(of_ids), False): [PLAIN % len(body) + body] for of_ids, body in enumerate(whole)}
-    return found | {(of, True): [STREAM, *map(event, said), end] for of, said in ((False, chat), (True, ids))}
+    return found | {(of, True): [STREAM, *map(event, each), end] for of, each in ((False, chat), (True, ids))}
 
 
 class Engine(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    answers = answers()
+    answers = cache(answers)
     pace_s = 0.0
+    kinds = cycle(range(KINDS))
 
     def connection_made(self, transport: Any) -> None:
         self.transport, self.buffer, self.alive = transport, bytearray(), True
@@ -92,7 +107,8 @@ class Engine(asyncio.Protocol):
         if len(self.buffer) >= end + 4 + length:
             streamed = b'"stream":true' in self.buffer[-FLAG_WITHIN:]
             self.buffer.clear()
-            self.say(self.answers[b"/inference/" in head.split(b"\r\n", 1)[0], streamed], 0)
+            of_ids = b"/inference/" in head.split(b"\r\n", 1)[0]
+            self.say(Engine.answers(next(self.kinds))[of_ids, streamed], 0)
 
     def say(self, pieces: list[bytes], place: int) -> None:
         if self.alive and place < len(pieces):

@@ -87,7 +87,7 @@ async def test_closing_after_the_terminal_event_is_no_cancel(tmp_path: Path) -> 
 
 
 async def test_a_client_that_reads_nothing_is_given_up_and_blocks_nobody(tmp_path: Path) -> None:
-    flood = ScriptedAnswer(ids=odd_ids("x" * 40_000), chunk_sizes=(50,))
+    flood = ScriptedAnswer(ids=odd_ids("x" * 40_000), chunk_sizes=(2,))
     script = in_turn(flood, odd("fine"))
     async with proxy(tmp_path, script, context_length=100_000, write_timeout_s=0.5) as world:
         slow, quick = await world.open(), await world.open()

@@ -136,11 +136,7 @@ def test_the_finish_says_why_the_answer_ended(text: str, finish: EngineFinish | 
 def test_only_the_last_id_ends_the_turn() -> None:
     one = parser()
     assert one.feed((*WORLD.codec.encode("a"), *END)) == [TextDelta(text="a")]
-    assert one.feed((0, *WORLD.codec.encode("b"))) == [
-        TextDelta(text="<|im_end|>"),
-        TextDelta(text="<|endoftext|>"),
-        TextDelta(text="b"),
-    ]
+    assert one.feed((0, *WORLD.codec.encode("b"))) == [TextDelta(text="<|im_end|><|endoftext|>b")]
     answer = one.finish(EngineFinish.LENGTH)
     assert (answer.answer.text, answer.ends_turn) == ("a<|im_end|><|endoftext|>b", False)
     assert answer.counters == {"shown_specials": 2}
@@ -186,7 +182,7 @@ def test_reasoning_streams_as_reasoning() -> None:
     one = parser()
     events = one.feed(WORLD.odd_ids("<think>\nHm.\n</thin"))
     assert "".join(event.text for event in events if isinstance(event, ReasoningDelta)) == "Hm."
-    assert one.feed(WORLD.odd_ids("k>\n\nHi")) == [TextDelta(text="H"), TextDelta(text="i")]
+    assert one.feed(WORLD.odd_ids("k>\n\nHi")) == [TextDelta(text="Hi")]
 
 
 def test_spans_are_the_ids_of_the_parts_with_their_markup() -> None:

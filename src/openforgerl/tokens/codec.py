@@ -31,11 +31,14 @@ class Codec:
     """Every id that ends a turn, the model's own first."""
     specials: dict[str, int]
     """Control tokens: text -> id."""
+    special_ids: frozenset[int]
     special_pattern: re.Pattern[str]
     """Matches the text of any control token, the longest first."""
     bos_id: int | None
     longest_token: int | None
     """Most bytes of a text that one id stands for; None where the tokenizer does not say."""
+    whole_texts: dict[int, str] | None
+    """Of ids that stand for whole characters wherever they stand, as they are met; None where that is not known."""
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
@@ -56,9 +59,11 @@ class Codec:
             tokenizer_hash=hashlib.sha256(data).hexdigest()[:32],
             stop_ids=_stop_ids(folder, tokenizer, settings),
             specials=specials,
+            special_ids=frozenset(specials.values()),
             special_pattern=_pattern(specials),
             bos_id=_token_id(tokenizer, settings.get("bos_token")),
             longest_token=_longest_token(tokenizer),
+            whole_texts={} if isinstance(tokenizer.decoder, decoders.ByteLevel) else None,
         )
 
     def with_stop_id(self, stop_id: int) -> Codec:

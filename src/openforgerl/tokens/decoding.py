@@ -29,6 +29,13 @@ class IncrementalDecoder:
 
     def feed(self, token_id: int) -> str:
         """The text that this id completes; "" while a character is incomplete."""
+        if not self._held and (known := self._whole(token_id)):
+            self._count += 1
+            self._context = [token_id]
+            self._length += len(known)
+            self.boundary_ids.append(self._count)
+            self.boundary_chars.append(self._length)
+            return known
         self._held.append(token_id)
         self._count += 1
         text = self._new_text()
@@ -36,6 +43,17 @@ class IncrementalDecoder:
         if not text.endswith(_UNKNOWN):
             return self._release(text)
         return self._release_broken(text) if len(self._held) >= _HELD_MOST else ""
+
+    def _whole(self, token_id: int) -> str:
+        """The text of an id whose bytes are whole characters; "" for another, or where that is not known."""
+        texts = self._codec.whole_texts
+        if texts is None:
+            return ""
+        text = texts.get(token_id)
+        if text is None:
+            alone = self._codec.decode([token_id])
+            text = texts[token_id] = "" if _UNKNOWN in alone else alone
+        return text
 
     def flush(self) -> str:
         """What is held at the end, bytes that form no character as U+FFFD."""

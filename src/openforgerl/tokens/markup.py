@@ -34,6 +34,9 @@ class Part:
 def held(text: str, marks: Sequence[str]) -> int:
     """Length of the longest end of `text` that may be the beginning of one of `marks`."""
     longest = min(len(text), max(map(len, marks), default=0) - 1)
+    end = text[len(text) - longest :]
+    if not any([mark[0] in end for mark in marks]):
+        return 0
     for length in range(longest, 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks if len(mark) > length):
             return length

@@ -59,6 +59,10 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
+    @property
+    def asked(self) -> bool:
+        return bool(self._stops)
+
     def feed(self, text: str) -> str:
         """The text that is certainly shown; nothing once a stop string matched."""
         if self.matched is not None or not text:
@@ -112,15 +116,17 @@ class AnswerParser:
 
     def feed(self, ids: Sequence[int]) -> list[CallEvent]:
         """Deltas that are certain: no half character, nothing that may be the start of markup or of a stop string."""
-        events: list[CallEvent] = []
+        shown: list[int] = []
         for token_id in ids:
-            self._fed += 1
             if self._last is not None:
-                events += self._decode(self._last)
+                shown.append(self._last)
             self._last = token_id if token_id in self._codec.stop_ids else None
             if self._last is None:
-                events += self._decode(token_id)
-        return events
+                shown.append(token_id)
+        self._fed += len(ids)
+        # A stop string ends the count of shown control tokens in mid-chunk.
+        chunks = [[token_id] for token_id in shown] if self._stops.asked else [shown]
+        return [event for chunk in chunks for event in self._decode(chunk)]
 
     def shown(self) -> int:
         """How many of the fed ids have their text completely emitted."""
@@ -149,10 +155,10 @@ class AnswerParser:
             counters={name: count for name, count in counters.items() if count},
         )
 
-    def _decode(self, token_id: int) -> list[CallEvent]:
-        if self.stop_string is None and token_id in self._codec.specials.values():
-            self._shown_specials += 1
-        text = self._stops.feed(self._decoder.feed(token_id))
+    def _decode(self, ids: Sequence[int]) -> list[CallEvent]:
+        if self.stop_string is None:
+            self._shown_specials += sum([token_id in self._codec.special_ids for token_id in ids])
+        text = self._stops.feed("".join([self._decoder.feed(token_id) for token_id in ids]))
         return self._events(self._scanner.feed(text)) if text else []
 
     def _reason(self, finish: EngineFinish | None) -> Finish | None:
