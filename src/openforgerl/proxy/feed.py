@@ -40,7 +40,8 @@ class Feed:
 
     def __init__(self, broadcast: Broadcast, *, retry: bool) -> None:
         self._broadcast = broadcast
-        self._queue: asyncio.Queue[Batch] = asyncio.Queue()
+        self._ready: list[Batch] = []
+        self._waiting: asyncio.Future[None] | None = None
         self.retry = retry
         """This client asked again for an answer that was another's."""
         self.shown = 0
@@ -51,7 +52,8 @@ class Feed:
         """A write was begun whose end nobody knows."""
 
     def push(self, batch: Batch) -> None:
-        self._queue.put_nowait(batch)
+        self._ready.append(batch)
+        _wake(self._waiting)
 
     async def answering(self, patience_s: float) -> OpenForgeError | None:
         """Waits until the answer has begun or failed, or patience ends. The failure of a call that gave nothing."""
@@ -63,17 +65,29 @@ class Feed:
         return self._broadcast.early_failure
 
     async def batches(self, *, idle_s: float | None = None) -> AsyncIterator[Batch | None]:
-        """Until the last one; None each time that nothing came for `idle_s` seconds."""
+        """What is ready, as one, until the last; None each time that nothing came for `idle_s` seconds."""
         last = False
         while not last:
-            try:
-                async with asyncio.timeout(idle_s):
-                    batch = await self._queue.get()
-            except TimeoutError:
+            if not self._ready:
+                await self._arrival(idle_s)
+            if not self._ready:
                 yield None
                 continue
-            last = batch.last
-            yield batch
+            ready, self._ready = self._ready, []
+            last = ready[-1].last
+            yield _together(ready)
+
+    async def _arrival(self, idle_s: float | None) -> None:
+        """Returns when there is something, or after `idle_s` seconds."""
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = None if idle_s is None else loop.call_later(idle_s, _wake, self._waiting)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            if timer is not None:
+                timer.cancel()
 
     def wrote(self, batch: Batch) -> None:
         """Every byte of the batch was handed to the client's connection."""
@@ -133,7 +147,7 @@ class Broadcast:
         self._batches.append(batch)
         for feed in self._feeds:
             feed.push(batch)
-        if batch.last or batch.gives:
+        if not self.answering.is_set() and (batch.last or batch.gives):
             self.answering.set()
 
     def wrote(self, feed: Feed) -> None:
@@ -151,6 +165,20 @@ class Broadcast:
         """A finished stream needs no more than one batch."""
         if self.abandoned and len(self._batches) > 1 and self._batches[-1].last:
             self._batches = [_compacted(self._batches)]
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
+
+
+def _together(batches: Sequence[Batch]) -> Batch:
+    """Batches that follow each other, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    events = tuple([event for batch in batches for event in batch.events])
+    last = batches[-1]
+    return Batch(events=events, shown=max(batch.shown for batch in batches), last=last.last, error=last.error)
 
 
 def _compacted(batches: Sequence[Batch]) -> Batch:

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _SHUTDOWN_S = 2.0
 _LARGE_BODY_BYTES = 1 << 18
+_DIRECT_BYTES = 1 << 14
+"""What an empty connection takes at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +155,21 @@ class SessionRoute:
             await response.prepare(request)
             async for batch in feed.batches(idle_s=self._gateway.config.keep_alive_s):
                 if batch is None:
-                    await self._write(response, parsed.renderer.idle())
+                    await self._write(request, response, parsed.renderer.idle())
                     continue
-                data = b"".join(parsed.renderer.chunk(event) for event in batch.events)
-                await self._write(response, data)
+                data = b"".join([parsed.renderer.chunk(event) for event in batch.events])
+                await self._write(request, response, data)
                 feed.wrote(batch)
             await response.write_eof()
         except (ConnectionError, TimeoutError):
             _drop(request)
         return response
 
-    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+        transport = request.transport
+        if transport is not None and len(data) < _DIRECT_BYTES and not transport.get_write_buffer_size():
+            await response.write(data)  # the client keeps up, so this does not wait
+            return
         async with asyncio.timeout(self._gateway.config.write_timeout_s):
             await response.write(data)
 

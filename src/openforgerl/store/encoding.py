@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -101,7 +102,9 @@ def message_from_json(body: bytes) -> Message:
     return Message(role=Role(fields.pop("role")), tool_calls=tool_calls, images=images, **fields)
 
 
-def tools_to_json(tools: Sequence[ToolSpec]) -> bytes:
+@lru_cache(maxsize=64)
+def tools_to_json(tools: tuple[ToolSpec, ...]) -> bytes:
+    """The calls of a session have the same tools."""
     return to_json([[tool.name, tool.definition] for tool in tools])
 
 

@@ -138,16 +138,22 @@ def _check_place(connection: sqlite3.Connection, call: RecordedCall) -> None:
 
 def _check_parents(connection: sqlite3.Connection, call: RecordedCall) -> None:
     """What a delta leans on is an earlier call in the store, and long enough: else it could never be read."""
-    for name, parent, cut in (
-        ("prompt", call.prompt.parent, call.prompt.cut),
-        ("messages", call.messages.parent, call.messages.cut),
-    ):
-        limit = 0 if parent is None else _length(connection, call, parent, name)
-        if not 0 <= cut <= limit:
-            raise StoreError(f"call {call.call_id}: its {name} take {cut} from call {parent}, which has {limit}")
+    prompt, messages = call.prompt, call.messages
+    limits = _lengths(connection, call, prompt.parent, "prompt")
+    message_limits = limits
+    if messages.parent != prompt.parent:
+        message_limits = _lengths(connection, call, messages.parent, "messages")
+    for name, delta, limit in (("prompt", prompt, limits[0]), ("messages", messages, message_limits[1])):
+        if not 0 <= delta.cut <= limit:
+            raise StoreError(
+                f"call {call.call_id}: its {name} take {delta.cut} from call {delta.parent}, which has {limit}"
+            )
 
 
-def _length(connection: sqlite3.Connection, call: RecordedCall, parent: str, name: str) -> int:
+def _lengths(connection: sqlite3.Connection, call: RecordedCall, parent: str | None, name: str) -> tuple[int, int]:
+    """Ids and messages of a parent. Raises StoreError where it is no earlier call."""
+    if parent is None:
+        return 0, 0
     found = connection.execute(
         """SELECT call_index, prompt_cut, length(prompt_new) + length(sampled_ids), messages_cut, length(messages_new)
            FROM calls WHERE session_id = ? AND call_id = ?""",
@@ -158,6 +164,5 @@ def _length(connection: sqlite3.Connection, call: RecordedCall, parent: str, nam
             f"call {call.call_id}: the parent of its {name}, call {parent}, is no earlier call in the store"
         )
     _, prompt_cut, id_bytes, messages_cut, hash_bytes = found
-    if name == "prompt":
-        return int(prompt_cut) + int(id_bytes) // encoding.ID_SIZE
-    return int(messages_cut) + int(hash_bytes) // encoding.HASH_SIZE
+    ids = int(prompt_cut) + int(id_bytes) // encoding.ID_SIZE
+    return ids, int(messages_cut) + int(hash_bytes) // encoding.HASH_SIZE

@@ -177,7 +177,7 @@ class Store:
     async def _write(self, apply: Apply, *, durable: bool = True) -> None:
         if self._writer is None:
             raise StoreError(f"store {self.folder} is open read-only")
-        await asyncio.shield(asyncio.wrap_future(self._writer.submit(apply, durable=durable)))
+        await self._writer.submit(apply, durable=durable)
 
     def _read(self, select: Callable[[sqlite3.Connection], T]) -> T:
         """In one read transaction, so that what is read fits together."""

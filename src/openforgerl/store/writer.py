@@ -6,17 +6,19 @@ synced one (the log is synced as a whole, in order). A write that is refused lea
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from openforgerl.errors import StoreError
 
 _BATCH = 256
+SYNCED = "FULL"
+"""What SQLite calls a log that is synced at each COMMIT."""
 
 Apply = Callable[[sqlite3.Connection], None]
 
@@ -25,7 +27,10 @@ Apply = Callable[[sqlite3.Connection], None]
 class _Write:
     apply: Apply
     durable: bool
-    done: Future[None] = field(default_factory=Future)
+    done: asyncio.Future[None]
+
+
+Outcome = tuple[_Write, StoreError | None]
 
 
 class Writer:
@@ -42,10 +47,12 @@ class Writer:
         self._thread = threading.Thread(target=self._main, name=f"store-writer {name}", daemon=True)
         self._thread.start()
 
-    def submit(self, apply: Apply, *, durable: bool) -> Future[None]:
-        """Queue a write; the future is done after the transaction that holds it. Raises StoreError when closed."""
-        write = _Write(apply, durable)
-        write.done.set_running_or_notify_cancel()  # from here on it cannot be cancelled: it will be written
+    def submit(self, apply: Apply, *, durable: bool) -> asyncio.Future[None]:
+        """Queue a write; the future is done after the transaction that holds it. Raises StoreError when closed.
+
+        It is made even where the future is cancelled.
+        """
+        write = _Write(apply, durable, asyncio.get_running_loop().create_future())
         with self._gate:
             if self._closed:
                 raise StoreError(f"store {self._name} is closed")
@@ -95,7 +102,7 @@ class Writer:
 
     def _begin(self, *, durable: bool) -> None:
         if durable is not self._synced:
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._connection.execute(f"PRAGMA synchronous = {SYNCED if durable else 'NORMAL'}")
             self._synced = durable
         self.counters["synced_transactions"] += durable
         self._connection.execute("BEGIN IMMEDIATE")
@@ -121,12 +128,10 @@ class Writer:
 
     def _release(self, batch: Sequence[_Write], errors: Sequence[StoreError | None]) -> None:
         self.counters["transactions"] += 1
-        for write, error in zip(batch, errors, strict=True):
-            self.counters["writes" if error is None else "failed_writes"] += 1
-            if error is None:
-                write.done.set_result(None)
-            else:
-                write.done.set_exception(error)
+        failed = sum(error is not None for error in errors)
+        self.counters["failed_writes"] += failed
+        self.counters["writes"] += len(batch) - failed
+        _tell(list(zip(batch, errors, strict=True)))
 
     def _refuse_rest(self) -> None:
         """Nobody may wait for a thread that has ended."""
@@ -134,4 +139,22 @@ class Writer:
             self._closed = True
         while not self._queue.empty():
             if (write := self._queue.get()) is not None:
-                write.done.set_exception(StoreError(f"store {self._name} is closed"))
+                _tell([(write, StoreError(f"store {self._name} is closed"))])
+
+
+def _tell(outcomes: Sequence[Outcome]) -> None:
+    """Each event loop is woken once."""
+    for loop in {write.done.get_loop() for write, _ in outcomes}:
+        own = [(write, error) for write, error in outcomes if write.done.get_loop() is loop]
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(_settle, own)
+
+
+def _settle(outcomes: Sequence[Outcome]) -> None:
+    for write, error in outcomes:
+        if write.done.done():
+            continue
+        if error is None:
+            write.done.set_result(None)
+        else:
+            write.done.set_exception(error)
