@@ -8,7 +8,8 @@ from openforgerl.records import LaunchPlan
 from openforgerl.runtimes.base import SandboxSpec
 from openforgerl.runtimes.process import ProcessRuntime, ProcessRuntimeConfig
 
-DAEMON = "(setsid nohup bash -c 'trap \"\" TERM HUP INT; sleep 600 & sleep 600' >/dev/null 2>&1 &)"
+DAEMON = "(setsid nohup bash -c 'trap \"\" TERM HUP INT; sleep 600 & touch ready-$0; sleep 600' {} >/dev/null 2>&1 &)"
+ALL_READY = "until [ -e ready-1 ] && [ -e ready-2 ]; do sleep 0.02; done"
 
 
 async def main() -> None:
@@ -23,7 +24,8 @@ async def main() -> None:
     address = server.sockets[0].getsockname()
     async with runtime.sandbox(SandboxSpec(run_id=sys.argv[4], session_id="session-1", proxy_address=address)) as box:
         host, port = box.proxy_url.removeprefix("http://").split(":")
-        script = f"{DAEMON}; {DAEMON}; echo x > file; exec 9<>/dev/tcp/{host}/{port}; sleep 600"
+        daemons = f"{DAEMON.format(1)}; {DAEMON.format(2)}; {ALL_READY}"
+        script = f"{daemons}; echo x > file; exec 9<>/dev/tcp/{host}/{port}; sleep 600"
         await box.run(LaunchPlan(argv=("/bin/bash", "-c", script)), user="agent")
 
 

@@ -27,7 +27,7 @@ MUTANTS = {
     "one version a call": ("rows.py", "[run.policy_version for run", "[call.versions[0].policy_version for run"),
     "aborted answers trained": ("rows.py", "_UNFINISHED.get(call.completion)", "None"),
     "side calls trained": ("rows.py", "return MaskReason.SIDE_CALL", "return None"),
-    "forced calls trained": ("rows.py", "return forced or", "return"),
+    "forced calls trained": ("rows.py", "changed = forced or", "changed ="),
     "top-p trained": ("rows.py", "or call.sampling_used.changes_distribution()", ""),
     "greedy answers trained": ("rows.py", "or temperature(call) <= 0.0", ""),
     "temperatures mixed": ("rows.py", "if alike else", "if True else"),
