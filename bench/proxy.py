@@ -183,9 +183,9 @@ async def walk(running: Running, sessions: int) -> Row:
 def measure(name: str, upstream: str, asked: argparse.Namespace) -> list[Row]:
     with candidate(name, upstream, asked.tokenizer) as running:
         cells = [asyncio.run(alone(running, 24))] if "alone" in asked.cells else []
-        if name != "engine" and "busy" in asked.cells:
-            for tokens in asked.hist:
-                for stream in (False, True):
+        for tokens in asked.hist:
+            for stream in (False, True):
+                if ("streamed" if stream else "whole") in asked.cells:
                     cells.append(asyncio.run(cell(running, tokens, asked.calls, stream=stream)))
         if "walk" in asked.cells:
             cells.append(asyncio.run(walk(running, asked.walkers)))
@@ -225,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="floor,floor+wal,ours,ours unsynced")
     parser.add_argument("--hist", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--cells", default="alone,busy,walk")
+    parser.add_argument("--cells", default="alone,whole,streamed,walk")
     parser.add_argument("--calls", type=int, default=4)
     parser.add_argument("--walkers", type=int, default=16)
     parser.add_argument("--reps", type=int, default=1)

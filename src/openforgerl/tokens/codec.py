@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer, decoders, normalizers
 
 from openforgerl.errors import ConfigError
 
-_LONG_TEXT = 1 << 14
+_LONG_TEXT = 1 << 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -51,6 +52,8 @@ class Codec:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
+        # One text at a time is encoded: a pool of threads would only hand it on. Read by the library, once.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         added = tokenizer.get_added_tokens_decoder()
         specials = {token.content: number for number, token in added.items() if token.special}
         settings = _settings(folder / "tokenizer_config.json")
@@ -82,7 +85,7 @@ class Codec:
         clean = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
         if len(clean) < _LONG_TEXT:
             return tuple(self.tokenizer.encode(clean, add_special_tokens=False).ids)
-        # The same ids; but this call leaves other threads running, and is ten times as fast.
+        # The same ids; but this call leaves other threads running, and is faster, of large texts ten times.
         return tuple(self.tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids)
 
     def fewest_ids(self, text: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from openforgerl.records import SpanKind
 from openforgerl.tokens.tool_json import ObjectEnd, parse_call, skip_blank
@@ -31,11 +32,19 @@ class Part:
     arguments: str = ""
 
 
-def held(text: str, marks: Sequence[str]) -> int:
+@lru_cache(maxsize=64)
+def _longest(marks: tuple[str, ...]) -> int:
+    return max(map(len, marks), default=0)
+
+
+def held(text: str, marks: tuple[str, ...]) -> int:
     """Length of the longest end of `text` that may be the beginning of one of `marks`."""
-    longest = min(len(text), max(map(len, marks), default=0) - 1)
+    longest = min(len(text), _longest(marks) - 1)
     end = text[len(text) - longest :]
-    if not any([mark[0] in end for mark in marks]):
+    for mark in marks:
+        if mark[0] in end:
+            break
+    else:
         return 0
     for length in range(longest, 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks if len(mark) > length):
@@ -114,6 +123,8 @@ class Scanner:
         return self._take(SpanKind.REASONING, min(lines, 2), "")
 
     def _text(self) -> list[Part] | None:
+        if not self._buffer:
+            return None
         found = self._buffer.find(CALL) if self._tools else -1
         if found >= 0:
             return self._begin_call(found)
