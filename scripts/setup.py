@@ -27,6 +27,7 @@ from openforgerl.harnesses.installing import (
     ensure,
     node_folder,
     npm_install,
+    npm_pins,
     pip_env,
     pip_install,
     run,
@@ -55,6 +56,8 @@ def main() -> int:
         step("node 24", lambda: str(node_folder(cache)))
         step("pi", lambda: str(npm_install(cache, "@mariozechner/pi-coding-agent", "0.73.1")))
         if "--real" in sys.argv[1:]:
+            sdks = ROOT / "tests" / "wire" / "javascript"
+            step("JavaScript SDKs", lambda: str(npm_pins(cache, "javascript-sdks", sdks)))
             step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
     except HarnessError as error:
         print(f"setup: {error}", file=sys.stderr)

