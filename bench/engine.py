@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
@@ -62,7 +63,8 @@ async def with_engine(engine: LocalEngine, batch: list[list[int]], answer: int) 
 
 
 async def with_generate(model: PreTrainedModel, batch: list[list[int]], answer: int, cache: Cache | None = None) -> int:
-    model.generate(
+    generate: Any = model.generate
+    generate(
         torch.tensor(batch), cache=cache, do_sample=True, top_k=0, pad_token_id=0, max_new_tokens=answer,
         min_new_tokens=answer,
     )  # fmt: skip
@@ -105,7 +107,8 @@ async def compare_prompts(engine: LocalEngine, model: PreTrainedModel, shared: i
 
 async def main(folder: Path) -> None:
     engine = LocalEngine.load(folder, LocalEngineConfig(max_batch=16))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model.train(False)
     print(f"{folder.name}, fp32, {torch.get_num_threads()} threads, context {CONTEXT}, load {os.getloadavg()[0]:.1f}")
     print(f"{'tokens per second':34}{'wall':>9}{'CPU':>9}{'generate: wall':>16}{'CPU':>9}{'x (CPU)':>9}")
     await with_engine(engine, prompts(2, 0, 0), 2)

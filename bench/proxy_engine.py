@@ -20,6 +20,7 @@ from openforgerl.records import EngineFinish, GenerateChunk, GenerateRequest
 class BenchEngine(ScriptedEngine):
     """Everything but `generate` as the scripted engine has it."""
 
+    url = ""
     _http: ClientSession | None = None
 
     @staticmethod

@@ -6,6 +6,7 @@ usage: python bench/trainer.py [--model FOLDER] [--tasks 2] [--rollouts 8] [--sh
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import resource
@@ -104,8 +105,8 @@ def measured(model: Path, batch: Batch, *, pack: bool) -> tuple[dict[str, float]
 
 
 def difference(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    pairs = list(zip(left, right, strict=True))
-    return (sum((a - b).square().sum() for a, b in pairs) / sum(b.square().sum() for _, b in pairs)).sqrt().item()
+    apart = sum((a - b).square().sum().item() for a, b in zip(left, right, strict=True))
+    return math.sqrt(apart / sum(b.square().sum().item() for b in right))
 
 
 if __name__ == "__main__":
