@@ -15,6 +15,7 @@ from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpReques
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.dialects.messages import MessagesDialect
 from openforgerl.dialects.rereading import JsonMemory
+from openforgerl.dialects.responses import ResponsesDialect
 from openforgerl.errors import ConfigError, DialectError, OpenForgeError
 from openforgerl.proxy.bodies import read_body
 from openforgerl.proxy.control import Control, unknown_route
@@ -54,6 +55,7 @@ async def serve(
     model_name = gateway.config.model_name
     spoken = dialects or (
         MessagesDialect(model_name=model_name),
+        ResponsesDialect(model_name=model_name),
         ChatDialect(model_name=model_name),
     )
     control = Control(gateway, admin_token)
