@@ -246,11 +246,12 @@ def test_arguments_that_an_item_cannot_carry_are_a_function_call(name: str, argu
         ('{"input": "{"}', "{"),
         ('{"input": "[1]"}', "[1]"),
         ('{"input": "{\\"input\\": \\"x\\"}"}', '{"input": "x"}'),
-        ('{"patch": "x"}', '{"patch": "x"}'),
-        ('{"input": "x", "more": 1.0}', '{"input": "x", "more": 1.0}'),
-        ('{"input": 1}', '{"input": 1}'),
-        ("{}", "{}"),
-        ("", "{}"),
+        ('{"input": "{\\"a\\": 1}"}', '{"a": 1}'),
+        ('{"patch": "x"}', 'no "input" in {"patch": "x"}'),
+        ('{"input": "x", "more": 1.0}', 'no "input" in {"input": "x", "more": 1.0}'),
+        ('{"input": 1}', 'no "input" in {"input": 1}'),
+        ("{}", 'no "input" in {}'),
+        ("", 'no "input" in {}'),
     ],
 )
 def test_the_input_of_a_freeform_call_comes_back_as_its_arguments(arguments: str, given: str) -> None:

@@ -15,6 +15,7 @@ from openforgerl.dialects.jsontext import Json, Number, read_json, write_json
 from openforgerl.errors import DialectError
 
 FUNCTION, CUSTOM = "function", "custom"
+_NO_INPUT = 'no "input" in '
 Object = dict[str, Json]
 
 
@@ -75,19 +76,17 @@ def item_of(route: Route, call_id: str, arguments: str) -> dict[str, object]:
 
 
 def input_of(arguments: str) -> str:
-    """The input of a freeform call. Arguments of another form are the input themselves: the tool says what is wrong."""
+    """The input of a freeform call. Arguments of another form are told instead: the tool then says what is wrong."""
     value = json_of(arguments)
     if isinstance(value, dict) and value.keys() == {"input"} and isinstance(found := value["input"], str):
         return found
-    return arguments.encode(errors="replace").decode() if arguments.strip() else "{}"
+    return _NO_INPUT + (arguments.encode(errors="replace").decode() if arguments.strip() else "{}")
 
 
 def arguments_of(given: str) -> str:
-    """The arguments of a freeform call whose input came back: as `input_of` read them."""
-    value = json_of(given) if given.lstrip().startswith("{") else None
-    if isinstance(value, dict) and input_of(given) == given:
-        return given
-    return write_json({"input": given})
+    """The arguments of a freeform call whose input came back."""
+    told = given.removeprefix(_NO_INPUT)
+    return told if input_of(told) == given else write_json({"input": given})
 
 
 def json_of(text: str) -> Json:
