@@ -432,6 +432,61 @@ def test_found_tools_of_a_namespace_are_called_by_it() -> None:
     assert "crm__later" in call.routes
 
 
+def test_a_search_that_found_nothing_is_answered_all_the_same() -> None:
+    found = {"type": "tool_search_output", "call_id": "s1", "status": "completed", "tools": []}
+    assert read(USER, found)[-1] == Message(role=Role.TOOL, tool_call_id="s1", text="<functions>\n</functions>")
+    assert read(USER, {"type": "additional_tools", "role": "developer", "tools": [{"type": "mcp"}]}) == read(USER)
+
+
+def test_a_request_as_codex_sends_it_is_read_whole() -> None:
+    """Shapes of 0.171: ids on every item, everything in messages, hosted and searching tools beside its own."""
+    space = {"type": "namespace", "name": "multi_agent_v1", "description": "Agents.", "tools": [BASH]}
+    patch = {"type": "custom", "name": "apply_patch", "description": "Edit.", "format": {"type": "grammar"}}
+    request = parsed(
+        model="gpt-x",
+        stream=True,
+        input=[
+            {"type": "message", "id": "msg_1", "role": "developer", "content": [said("You are an agent.")]},
+            {"type": "message", "id": "msg_2", "role": "user", "content": [said("go")]},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": signature_of("c")},
+            {"type": "custom_tool_call", "id": "ctc_1", "status": "completed", "call_id": "p", "name": "apply_patch",
+             "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "id": "ctco_1", "call_id": "p", "output": "Exit code: 0"},
+            {"type": "function_call", "id": "fc_1", "status": "completed", "name": "bash",
+             "namespace": "multi_agent_v1", "arguments": "{}", "call_id": "f"},
+            {"type": "function_call_output", "id": "fco_1", "call_id": "f", "output": [said("one"), said("two")]},
+        ],
+        tools=[BASH, patch, space, SEARCH, {"type": "web_search", "external_web_access": True}],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        reasoning={"effort": "medium", "summary": "auto"},
+        text={"verbosity": "low"},
+        store=False,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="key",
+        client_metadata={"turn_id": "changes with every turn"},
+    )  # fmt: skip
+    assert [message.role for message in request.messages] == [
+        Role.DEVELOPER, Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.TOOL,
+    ]  # fmt: skip
+    assert (request.messages[2].reasoning_mark, request.messages[5].text) == ("c", "one\ntwo")
+    assert [call.name for message in request.messages for call in message.tool_calls] == [
+        "apply_patch", "multi_agent_v1__bash",
+    ]  # fmt: skip
+    assert [tool.name for tool in request.tools] == ["bash", "apply_patch", "multi_agent_v1__bash", "tool_search"]
+    assert request.ignored == (
+        "client_metadata", "prompt_cache_key", "reasoning.effort", "text.verbosity", "tools.format",
+        "tools.namespace.description", "tools.web_search",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_compacted_history_is_read_with_its_late_developer_message(tools: object) -> None:
+    found = parsed(input=[USER, USER, {"role": "developer", "content": "d"}, USER], tools=tools, tool_choice="auto")
+    assert [message.role for message in found.messages] == [Role.USER, Role.USER, Role.DEVELOPER, Role.USER]
+    assert found.tools == ()
+
+
 @pytest.mark.parametrize(
     ("choice", "meaning", "left"),
     [

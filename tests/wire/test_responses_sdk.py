@@ -186,6 +186,26 @@ async def test_encrypted_reasoning_names_the_call_that_it_comes_from(tmp_path: P
         assert not any(call.counters.get("reencoded_turns") for call in others)
 
 
+async def test_items_as_codex_keeps_them_are_the_answers_ids(tmp_path: Path) -> None:
+    """It writes the members in its own order, empties what it does not use, and gives its own items ids."""
+    texts = [THINK + "I look. " + call_text('{"cmd":  "ls"}'), call_text('{"input": "*** a\\n"}', "patch"), "done"]
+    async with proxy(tmp_path, in_turn(*map(odd, texts))) as world:
+        access = await world.open()
+        client = world.client(access)
+        fields: dict[str, Any] = {"tools": [BASH, PATCH, {"type": "web_search"}], "reasoning": {"summary": "auto"}}
+        items: list[Any] = [{"type": "message", "id": "msg_x", **USER}]
+        for number in range(3):
+            response = await last_of(client, *items, **fields, store=False, prompt_cache_key=f"k{number}")
+            for item in response.response.output:
+                sent = {key: value for key, value in reversed(item.to_dict().items()) if key != "status"}
+                items.append({**sent, "content": None} if item.type == "reasoning" else sent)
+                if item.type.endswith("_call"):
+                    items.append({"id": f"out_{number}", **result(item, [{"type": "input_text", "text": "ok"}])})
+        recorded = await world.settled(access)
+        assert len(recorded) == 3
+        assert grown(recorded)
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "output"),
     [

@@ -258,9 +258,10 @@ def _told(fields: Fields, notes: Notes, kind: str) -> Item:
     for entry in entries:
         notes.ignored.update(entry.ignored)
     notes.pass_over(fields, {"call_id", "tools", "execution", "role"})
-    text = told([tool for entry in entries for tool in entry.tools])
+    tools = [tool for entry in entries for tool in entry.tools]
+    text = told(tools)
     if kind == "additional_tools":
-        return Item(Message(role=Role.DEVELOPER, text=text) if text else None, notes, entries)
+        return Item(Message(role=Role.DEVELOPER, text=text) if tools else None, notes, entries)
     return Item(Message(role=Role.TOOL, text=text, tool_call_id=_call_id(fields)), notes, entries)
 
 

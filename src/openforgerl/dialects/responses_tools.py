@@ -72,7 +72,7 @@ def routes_of(tools: Iterable[Tool]) -> Mapping[str, Route]:
 def told(tools: Sequence[Tool]) -> str:
     """Tools as the model reads of them in the course of a conversation."""
     lines = [f"<function>{tool.spec.definition}</function>" for tool in tools]
-    return "\n".join(["<functions>", *lines, "</functions>"]) if lines else ""
+    return "\n".join(["<functions>", *lines, "</functions>"])
 
 
 def read_entry(fields: Fields) -> Entry:
