@@ -22,8 +22,8 @@ FIRST = "Two. " + call_text('{"command": "ls",  "n": 2}') + "\n" + call_text('{"
 
 # Chat Completions has no reasoning of its own: the SDK's stream helper keeps the last piece of a field that it does not
 # know, so a turn with `reasoning_content` comes back changed, and is encoded anew and counted.
-REASONS = {"messages"}
-SEEN = {
+REASONS = {"messages", "gemini"}
+SEEN: dict[str, dict[str, Any]] = {
     "chat": {
         "finish": ["tool_calls", "stop"],
         "bad": ["BadRequestError", 400],
@@ -35,6 +35,7 @@ SEEN = {
         "bad": ["BadRequestError", 400],
         "refused": ["AuthenticationError", 401],
     },
+    "gemini": {"finish": ["STOP", "STOP"], "bad": ["ApiError", 400], "refused": ["ApiError", 401]},
 }
 
 

@@ -7,42 +7,16 @@ order reasoning, text, calls, so that one answer of ours comes back as the piece
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 
 from openforgerl.dialects.content import Content
 from openforgerl.dialects.fields import Fields, wrong
 from openforgerl.dialects.jsontext import write_json
 from openforgerl.dialects.marks import signed_call
 from openforgerl.dialects.messages_content import Blocks, add_text, blocks_of, kind_of, refused_block
+from openforgerl.dialects.turns import Piece, Stage, turns_of
 from openforgerl.errors import DialectError
 from openforgerl.records import Message, Role, ToolCall
-
-
-class _Stage(IntEnum):
-    REASONING = 0
-    TEXT = 1
-    CALLS = 2
-
-
-@dataclass(slots=True)
-class _Turn:
-    """An assistant message that grows block by block."""
-
-    content: Content
-    stage: _Stage = _Stage.REASONING
-    reasoning: list[str] = field(default_factory=list)
-    mark: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-
-    def message(self) -> Message:
-        return Message(
-            role=Role.ASSISTANT,
-            text=self.content.text,
-            reasoning="".join(self.reasoning),
-            reasoning_mark=self.mark,
-            tool_calls=tuple(self.calls),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,34 +143,29 @@ def _tool_result(block: Fields, blocks: Blocks) -> Message:
 
 
 def _assistant(fields: Fields, blocks: Blocks) -> list[Message]:
-    turns = [_Turn(Content({}))]
+    found: list[Piece] = []
     for block in blocks_of(fields, "content"):
         match kind_of(block):
             case "thinking" | "redacted_thinking":
-                _add_reasoning(turns, block, blocks)
+                found += _reasoning(block, blocks)
             case "tool_use":
                 blocks.pass_over(block, {"id", "name", "input"})
-                _at(turns, _Stage.CALLS).calls.append(_tool_call(block))
+                found.append(Piece(Stage.CALLS, call=_tool_call(block)))
             case "text":
                 blocks.pass_over(block, {"text"})
-                if text := block.text("text"):
-                    _at(turns, _Stage.TEXT).content.add_text(text)
+                found += _text(block.text("text"))
             case "image" | "document" | "tool_result":
                 raise refused_block(block)
             case _:
-                _add_foreign(turns, block, blocks)
-    return [turn.message() for turn in turns]
+                found += _foreign(block, blocks)
+    return turns_of(found, between="\n")
 
 
-def _at(turns: list[_Turn], stage: _Stage) -> _Turn:
-    """The turn that a block of this stage belongs to: the last one, or a new one where the order goes back."""
-    if stage < turns[-1].stage:
-        turns.append(_Turn(Content({})))
-    turns[-1].stage = stage
-    return turns[-1]
+def _text(text: str | None) -> list[Piece]:
+    return [Piece(Stage.TEXT, text)] if text else []
 
 
-def _add_reasoning(turns: list[_Turn], block: Fields, blocks: Blocks) -> None:
+def _reasoning(block: Fields, blocks: Blocks) -> list[Piece]:
     """Signatures and redacted data of ours become a mark; foreign ones are noted."""
     redacted = block.get("type") == "redacted_thinking"
     signature = block.text("data" if redacted else "signature") or ""
@@ -205,20 +174,14 @@ def _add_reasoning(turns: list[_Turn], block: Fields, blocks: Blocks) -> None:
     if signature and not mark:
         blocks.ignored.add("messages.content.redacted_thinking" if redacted else "messages.content.signature")
     blocks.pass_over(block, {"thinking", "signature", "data"})
-    if mark and turns[-1].mark not in ("", mark):
-        turns.append(_Turn(Content({})))
-    if text or mark:
-        turn = _at(turns, _Stage.REASONING)
-        turn.reasoning.append(text)
-        turn.mark = turn.mark or mark
+    return [Piece(Stage.REASONING, text, mark=mark)] if text or mark else []
 
 
-def _add_foreign(turns: list[_Turn], block: Fields, blocks: Blocks) -> None:
+def _foreign(block: Fields, blocks: Blocks) -> list[Piece]:
     """A block that no answer of ours has: of a server-side tool, or newer than this dialect."""
     content = Content({})
     blocks.add_server_side(content, block)
-    if content.text:
-        _at(turns, _Stage.TEXT).content.add_text(content.text)
+    return _text(content.text)
 
 
 def _tool_call(block: Fields) -> ToolCall:

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
+from openforgerl.dialects.gemini import GeminiDialect
 from openforgerl.dialects.messages import MessagesDialect
 from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.dialects.responses import ResponsesDialect
@@ -56,6 +57,7 @@ async def serve(
     spoken = dialects or (
         MessagesDialect(model_name=model_name),
         ResponsesDialect(model_name=model_name),
+        GeminiDialect(model_name=model_name),
         ChatDialect(model_name=model_name),
     )
     control = Control(gateway, admin_token)
