@@ -22,10 +22,15 @@ FIRST = "Two. " + call_text('{"command": "ls",  "n": 2}') + "\n" + call_text('{"
 
 # Chat Completions has no reasoning of its own: the SDK's stream helper keeps the last piece of a field that it does not
 # know, so a turn with `reasoning_content` comes back changed, and is encoded anew and counted.
-REASONS = {"messages", "gemini"}
+REASONS = {"responses", "messages", "gemini"}
 SEEN: dict[str, dict[str, Any]] = {
     "chat": {
         "finish": ["tool_calls", "stop"],
+        "bad": ["BadRequestError", 400],
+        "refused": ["AuthenticationError", 401],
+    },
+    "responses": {
+        "finish": ["completed", "completed"],
         "bad": ["BadRequestError", 400],
         "refused": ["AuthenticationError", 401],
     },
