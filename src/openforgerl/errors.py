@@ -18,6 +18,16 @@ OpenForgeError
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class ContextFull(NamedTuple):
+    """How much too long a prompt is; each wire format has its own words for it."""
+
+    prompt_tokens: int
+    """At least."""
+    context_length: int
+
 
 class OpenForgeError(Exception):
     """Base of all errors raised on purpose.
@@ -28,6 +38,7 @@ class OpenForgeError(Exception):
     retryable = False
     http_status = 500
     code = "internal_error"
+    context_full: ContextFull | None = None
 
 
 class ConfigError(OpenForgeError):
@@ -51,9 +62,10 @@ class AssemblyError(OpenForgeError):
 
     http_status = 400
 
-    def __init__(self, message: str, *, code: str = "invalid_request") -> None:
+    def __init__(self, message: str, *, code: str = "invalid_request", context_full: ContextFull | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.context_full = context_full
 
 
 class AccessError(OpenForgeError):

@@ -266,7 +266,10 @@ def test_both_styles_of_base_url_and_probes_are_claimed() -> None:
         assert dialect.claims(http(b"", path, "GET")), path
     for path in ("/v1/messages", "/v1/responses", "/v1beta/models", "/v1/completions"):
         assert not dialect.claims(http(b"", path)), path
-    assert not dialect.claims(http(b"", "/v1/models", "GET", anthropic_version="2023-06-01"))
+    for headers in ({"anthropic_version": "2023-06-01"}, {"x_goog_api_key": "k"}, {"x_api_key": "k"}):
+        assert not dialect.claims(http(b"", "/v1/models", "GET", **headers)), headers
+    assert dialect.claims(http(b"", "/v1/models", "GET", x_api_key="k", authorization="Bearer k"))
+    assert dialect.claims(http(b"", "/v1/chat/completions", x_api_key="k"))
 
 
 def test_probes_are_answered_quietly() -> None:

@@ -15,7 +15,7 @@ from openforgerl.dialects.gemini import GeminiDialect
 from openforgerl.dialects.gemini_events import GeminiRenderer
 from openforgerl.dialects.marks import signature_of
 from openforgerl.dialects.messages import MessagesDialect
-from openforgerl.errors import AccessError, AssemblyError, DialectError, EngineAborted, OpenForgeError
+from openforgerl.errors import AccessError, AssemblyError, ContextFull, DialectError, EngineAborted, OpenForgeError
 from openforgerl.records import ImageRef, Message, ModelRequest, Role, Sampling, ToolCall
 
 USER = {"role": "user", "parts": [{"text": "hi"}]}
@@ -447,8 +447,7 @@ def test_errors_are_googles(error: OpenForgeError, status: int, word: str) -> No
 
 def test_a_full_context_is_said_in_the_words_of_the_api() -> None:
     error = AssemblyError(
-        "This model's maximum context length is 100 tokens. However, your messages resulted in 123 tokens",
-        code="context_length_exceeded",
+        "full", code="context_length_exceeded", context_full=ContextFull(prompt_tokens=123, context_length=100)
     )
     body = json.loads(GeminiDialect().failure(error).body)["error"]
     assert body["message"] == "The input token count (123) exceeds the maximum number of tokens allowed (100)."

@@ -12,6 +12,7 @@ from messages_stream import StreamReader, WrongStreamError, events_of, read_stre
 from openforgerl.dialects.arguments import object_text
 from openforgerl.dialects.marks import signed_call
 from openforgerl.dialects.messages_events import MessagesRenderer
+from openforgerl.errors import ContextFull
 from openforgerl.records import (
     CallEvent,
     CallFailed,
@@ -56,9 +57,9 @@ def rendered(
     return raw, json.loads(renderer.whole())
 
 
-def failed(code: str, status: int, message: str = "later") -> dict[str, Any]:
+def failed(code: str, status: int, message: str = "later", full: ContextFull | None = None) -> dict[str, Any]:
     renderer = MessagesRenderer(model="m")
-    end = CallFailed(message=message, code=code, http_status=status)
+    end = CallFailed(message=message, code=code, http_status=status, context_full=full)
     raw = b"".join(renderer.chunk(event) for event in (STARTED, TextDelta(text="x"), end))
     with pytest.raises(ValueError, match="did not finish"):
         renderer.whole()
@@ -157,11 +158,7 @@ def test_a_failure_ends_the_stream_with_an_error_event(status: int, kind: str) -
 
 
 def test_a_full_context_is_told_in_the_words_that_start_a_compaction() -> None:
-    words = (
-        "This model's maximum context length is 40 tokens. However, your messages resulted in 507 tokens. Please "
-        "reduce the length of the messages."
-    )
-    error = failed("context_length_exceeded", 400, words)
+    error = failed("context_length_exceeded", 400, full=ContextFull(prompt_tokens=507, context_length=40))
     assert (error["type"], error["message"]) == (
         "invalid_request_error",
         "prompt is too long: 507 tokens > 40 maximum",

@@ -11,8 +11,6 @@ from openforgerl.dialects.chat_events import ChatRenderer, error_body
 from openforgerl.dialects.chat_request import read_request
 from openforgerl.errors import DialectError, OpenForgeError
 
-_OTHER_DIALECTS = ("anthropic-version", "x-goog-api-key")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatDialect:
@@ -26,9 +24,7 @@ class ChatDialect:
         path = _path(request)
         if path == "chat/completions":
             return True
-        if any(header in request.headers for header in _OTHER_DIALECTS):
-            return False
-        return path == "" or path == "models" or path.startswith("models/")
+        return not _is_another_vendors(request) and (path in ("", "models") or path.startswith("models/"))
 
     def key(self, request: HttpRequest) -> str:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -57,6 +53,13 @@ class ChatDialect:
         name = path.removeprefix("models").removeprefix("/")
         entry = {"id": name or self.model_name, "object": "model", "created": 0, "owned_by": "openforgerl"}
         return orjson.dumps(entry if name else {"object": "list", "data": [entry]})
+
+
+def _is_another_vendors(request: HttpRequest) -> bool:
+    """A listing is asked for at one path by all: the kind of key tells the client."""
+    headers = request.headers
+    key_only = "x-api-key" in headers and "authorization" not in headers
+    return key_only or "anthropic-version" in headers or "x-goog-api-key" in headers
 
 
 def _path(request: HttpRequest) -> str:

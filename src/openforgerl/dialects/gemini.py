@@ -64,7 +64,8 @@ class GeminiDialect:
 
     def failure(self, error: OpenForgeError) -> HttpAnswer:
         field = error.field if isinstance(error, DialectError) else None
-        body = error_body(str(error), status=error.http_status, code=error.code, field=field)
+        full = error.context_full
+        body = error_body(str(error), status=error.http_status, code=error.code, field=field, full=full)
         return HttpAnswer(status=error.http_status, body=orjson.dumps(body))
 
     def _listing(self, path: str) -> bytes:

@@ -6,7 +6,6 @@ the finish reason. A call of a tool comes whole. A failure is an error object in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ import orjson
 
 from openforgerl.dialects.arguments import object_text
 from openforgerl.dialects.marks import signature_of
+from openforgerl.errors import ContextFull
 from openforgerl.records import (
     CallEvent,
     CallFailed,
@@ -44,14 +44,16 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_CONTEXT = re.compile(r"maximum context length is (\d+) tokens\D*(\d+) tokens")
 
 
-def error_body(message: str, *, status: int, code: str, field: str | None = None) -> dict[str, object]:
+def error_body(
+    message: str, *, status: int, code: str, field: str | None = None, full: ContextFull | None = None
+) -> dict[str, object]:
     """Google's error object; a full context in the API's own words."""
     kind = _STATUSES.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
-    if code == "context_length_exceeded" and (found := _CONTEXT.search(message)):
-        message = f"The input token count ({found[2]}) exceeds the maximum number of tokens allowed ({found[1]})."
+    if full:
+        count, most = full
+        message = f"The input token count ({count}) exceeds the maximum number of tokens allowed ({most})."
     details: list[dict[str, object]] = [
         {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code.upper(), "domain": "openforgerl"}
     ]
@@ -150,7 +152,8 @@ class GeminiRenderer:
 
     def _last(self, event: CallFinished | CallFailed) -> bytes:
         if isinstance(event, CallFailed):
-            return self._send(error_body(event.message, status=event.http_status, code=event.code), ends=True)
+            body = error_body(event.message, status=event.http_status, code=event.code, full=event.context_full)
+            return self._send(body, ends=True)
         # An empty part: the SDKs' chats keep no turn that has a response without parts.
         return self._send(self._response([{"text": ""}], event), ends=True)
 

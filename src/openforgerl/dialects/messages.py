@@ -51,7 +51,7 @@ class MessagesDialect:
         return ParsedCall(request=call.request, stream=call.stream, renderer=renderer)
 
     def failure(self, error: OpenForgeError) -> HttpAnswer:
-        body = error_body(str(error), status=error.http_status, code=error.code)
+        body = error_body(str(error), status=error.http_status, code=error.code, full=error.context_full)
         return HttpAnswer(status=error.http_status, body=orjson.dumps(body))
 
     def _listing(self, path: str) -> bytes:

@@ -6,7 +6,6 @@ message_delta; message_stop. A failure is an error event in place of all that wa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ import orjson
 
 from openforgerl.dialects.arguments import object_text
 from openforgerl.dialects.marks import signature_of
+from openforgerl.errors import ContextFull
 from openforgerl.records import (
     CallEvent,
     CallFailed,
@@ -44,16 +44,15 @@ _ERRORS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_CONTEXT = re.compile(r"maximum context length is (\d+) tokens\D*(\d+) tokens")
 _IDLE = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-def error_body(message: str, *, status: int, code: str) -> dict[str, object]:
+def error_body(message: str, *, status: int, code: str, full: ContextFull | None = None) -> dict[str, object]:
     """Anthropic's error object; a full context in the words that start a harness's own compaction."""
     kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == "context_length_exceeded":
-        found = _CONTEXT.search(message)
-        message = f"prompt is too long: {f'{found[2]} tokens > {found[1]} maximum' if found else message}"
+        why = f"{full.prompt_tokens} tokens > {full.context_length} maximum" if full else message
+        message = f"prompt is too long: {why}"
     return {"type": "error", "error": {"type": kind, "message": message, "details": {"error_code": code}}}
 
 
@@ -182,7 +181,8 @@ class MessagesRenderer:
     def _last(self, event: CallFinished | CallFailed) -> bytes:
         """A failure closes nothing: no client may take a cut block, or a cut answer, for a whole one."""
         if isinstance(event, CallFailed):
-            return _sse("error", error_body(event.message, status=event.http_status, code=event.code))
+            body = error_body(event.message, status=event.http_status, code=event.code, full=event.context_full)
+            return _sse("error", body)
         delta = {"delta": _stop(event), "usage": _usage(event.usage)}
         return self._close() + _sse("message_delta", delta) + _sse("message_stop", {})
 

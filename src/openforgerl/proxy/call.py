@@ -261,7 +261,9 @@ class Call:
 
     def _fail(self, error: OpenForgeError) -> None:
         self.state = CallState.FAILED
-        event = CallFailed(message=str(error), code=error.code, http_status=error.http_status)
+        event = CallFailed(
+            message=str(error), code=error.code, http_status=error.http_status, context_full=error.context_full
+        )
         self._broadcast.push(Batch(events=(event,), last=True, error=error))
 
     def _push(self, events: list[CallEvent], answer: Answer) -> None:

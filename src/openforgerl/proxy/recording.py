@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from openforgerl.errors import AssemblyError
+from openforgerl.errors import AssemblyError, ContextFull
 from openforgerl.proxy.answer import Answer
 from openforgerl.records import (
     Completion,
@@ -69,7 +69,8 @@ def context_full(prompt_tokens: int, context_length: int) -> AssemblyError:
         f"This model's maximum context length is {context_length} tokens. However, your messages resulted in "
         f"{prompt_tokens} tokens. Please reduce the length of the messages."
     )
-    return AssemblyError(message, code="context_length_exceeded")
+    full = ContextFull(prompt_tokens=prompt_tokens, context_length=context_length)
+    return AssemblyError(message, code="context_length_exceeded", context_full=full)
 
 
 def recorded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from openforgerl.errors import ContextFull
 from openforgerl.records.messages import Sampling
 
 
@@ -111,6 +112,7 @@ class CallFailed:
     message: str
     code: str
     http_status: int
+    context_full: ContextFull | None = None
 
 
 CallEvent = (
