@@ -229,6 +229,15 @@ def test_a_turn_cut_in_its_reasoning_is_closed_as_the_template_closes_it(
     assert prompt.ids == world.ids(HELLO, START, ids, close, "<|im_end|>\n", HELLO, START)
 
 
+def test_a_cut_turn_of_which_only_its_marked_reasoning_was_kept_is_its_ids(world: TokenWorld) -> None:
+    text = "<think>\nFirst, the list.\n</think>\n\n"
+    world.ask([user("Hello")], text + "Then", tools=(), delivered=CUT)
+    kept = replace(answer(reasoning="First, the list."), reasoning_mark="c0")
+    prompt = world.prompt([user("Hello"), kept, user("Hello")], tools=())
+    assert prompt.ids == world.ids(HELLO, START, world.odd_ids(text), "<|im_end|>\n", HELLO, START)
+    assert prompt.counters == {"cut_turns": 1}
+
+
 def test_a_turn_that_a_stop_string_ended_ends_where_its_seen_text_ends(world: TokenWorld) -> None:
     ids = (*world.odd_ids("Hello ST"), *world.odd_ids("OP and"))
     said = world.ask([user("Hello")], ids, tools=(), stop=("STOP",), finish=None)

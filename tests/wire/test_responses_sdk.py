@@ -425,19 +425,24 @@ async def test_an_abort_in_mid_stream_is_a_failed_response(tmp_path: Path) -> No
         assert call.delivered == Delivered(state="prefix", count=5)
 
 
-async def test_a_cut_answer_that_comes_back_is_its_ids(tmp_path: Path) -> None:
-    seen = len(odd_ids(THINK, ends_turn=False)) + 5
-    script = in_turn(ScriptedAnswer(ids=odd_ids(THINK + "hello there"), abort_after=seen), odd("go"))
-    async with proxy(tmp_path, script) as world:
+@pytest.mark.parametrize("kept_text", ["hello", ""])
+async def test_a_cut_answer_that_comes_back_is_its_ids(tmp_path: Path, kept_text: str) -> None:
+    """Codex keeps the finished reasoning of an answer that was cut, and nothing of the item that was not."""
+    thought = odd_ids(THINK, ends_turn=False)
+    cut_there = ScriptedAnswer(ids=odd_ids(THINK + "hello there"), abort_after=len(thought) + 5)
+    async with proxy(tmp_path, in_turn(cut_there, odd("go"))) as world:
         access = await world.open()
         client = world.client(access)
         event = await last_of(client, USER)
         (reasoning,) = event.response.output
-        text = {"role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
-        await ask(client, USER, reasoning.to_dict(), text, {"role": "user", "content": "go on"})
+        text = {"role": "assistant", "content": [{"type": "output_text", "text": kept_text}]}
+        await ask(client, USER, reasoning.to_dict(), *([text] if kept_text else []))
         cut, call = await world.settled(access)
         assert call.counters.keys().isdisjoint({"reencoded_turns", "foreign_turns"})
         assert call.messages.new[0].reasoning_mark == cut.call_id
+        seen = thought + odd_ids(kept_text, ends_turn=False)
+        prompts = prompt_ids([cut, call])
+        assert prompts[call.call_id][: len(cut.prompt) + len(seen)] == prompts[cut.call_id] + seen
 
 
 async def test_a_silent_engine_is_bridged_by_events(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Recognition:
         owners = self._owners(sent)
         pool = self._by_content.get(sent.key, []) if owners is None else owners
         marked = self._turns.get(sent.mark)
-        taken = used if owners else {*used, *(turn for turn in named if turn is not marked)}
+        taken = self._taken(sent, used, named)
         found = [turn for turn in pool if turn not in taken and _agrees(turn, sent)]
         return [marked] if marked is not None and marked in found else found
 
@@ -121,7 +121,7 @@ class Recognition:
         """The unused turns, not known to be delivered in full, of which it is the beginning."""
         owners = self._owners(sent)
         pool = self._turns.values() if owners is None else owners
-        taken = used if owners else {*used, *named}
+        taken = self._taken(sent, used, named)
         cut = (turn for turn in pool if turn not in taken and turn.call.delivered.state != "full")
         return [turn for turn in cut if self._begun(turn, sent) is not None]
 
@@ -142,6 +142,11 @@ class Recognition:
     def names_none(self, sent: Sent) -> bool:
         """Whether its ids name no turn, so that content alone decides."""
         return self._owners(sent) is None
+
+    def _taken(self, sent: Sent, used: Collection[Turn], named: Collection[Turn]) -> Collection[Turn]:
+        """The turns that this message is not: where no id names one, those that other messages name."""
+        marked = self._turns.get(sent.mark)
+        return used if self._owners(sent) else {*used, *(turn for turn in named if turn is not marked)}
 
     def _owners(self, sent: Sent) -> list[Turn] | None:
         """The turns that its ids name; None where they name none."""
