@@ -292,10 +292,12 @@ def test_a_failure_is_the_terminal_event_and_closes_nothing(status: int, code: s
 def test_a_stream_that_waits_is_kept_alive() -> None:
     renderer = ResponsesRenderer(model="m")
     before = renderer.idle()
-    raw = renderer.chunk(STARTED) + renderer.idle() + renderer.chunk(TextDelta(text="x")) + renderer.idle()
+    raw = renderer.chunk(STARTED) + renderer.idle()
+    for event in (ReasoningDelta(text="h"), TextDelta(text="x")):
+        raw += renderer.chunk(event) + renderer.idle()
     raw += renderer.chunk(CallFinished(finish=Finish.STOP, usage=USAGE))
     assert before == b": waiting\n\n"
-    assert kinds(before + raw).count("in_progress") == 3
+    assert kinds(before + raw).count("in_progress") == 4
     response = read_stream(before + raw).response
     assert response is not None
     assert response == json.loads(renderer.whole())

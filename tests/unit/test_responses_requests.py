@@ -304,6 +304,12 @@ def test_items_of_other_agents_and_updates_of_settings() -> None:
     assert request.ignored == ("input.author", "input.configuration_update", "input.recipient")
 
 
+def test_members_that_say_nothing_are_not_noted() -> None:
+    empty = {"name": None, "recipient": [], "extra": {}, "id": "i", "status": "completed", "phase": "commentary"}
+    assert noted({**USER, **empty}, {**answer("a"), **empty}, {**CALL, "caller": None}, output("c1")) == ()
+    assert noted({**USER, "name": "n"}, {**CALL, "caller": {"type": "direct"}}) == ("input.caller", "input.name")
+
+
 @pytest.mark.parametrize(
     ("sent", "way_out"),
     [
@@ -515,6 +521,15 @@ def test_tool_choices(choice: object, meaning: str, left: int) -> None:
     space = {"type": "namespace", "name": "crm", "tools": [{**BASH, "name": "read"}]}
     request = parsed(tools=[BASH, space, {"type": "custom", "name": "patch"}], tool_choice=choice)
     assert (request.tool_choice, len(request.tools)) == (meaning, left)
+
+
+def test_a_tool_that_is_not_offered_now_is_called_as_it_was_defined() -> None:
+    """The model has it in its history, and may call it all the same."""
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "bash"}]}
+    assert (
+        call_of(tools=[BASH, {"type": "custom", "name": "patch"}], tool_choice=allowed).routes["patch"].kind == "custom"
+    )
+    assert call_of(tools=[SEARCH, {**LATER, "type": "custom"}]).routes["later"].kind == "custom"
 
 
 def test_a_choice_of_a_client_side_tool_is_its_name() -> None:
