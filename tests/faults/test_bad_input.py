@@ -67,7 +67,7 @@ GOOD = ("model.path=model", "tasks.train=tasks", "tasks.heldout=tasks", "harness
         ("harness.tools=['browser']", "[harness] tools"),
         ("trainer.sft.families=['copy-flie']", "[trainer.sft] families: 'copy-flie' is unknown; the families of"),
         ("trainer.sft.families=[]", "[trainer.sft] families = []: this selects no task"),
-        ("proxy.host='192.0.2.1'", "[proxy] host = '192.0.2.1': cannot listen on 192.0.2.1:0"),
+        ("proxy.host='192.0.2.1'", "host '192.0.2.1' is reached from other machines: set tls_cert"),
     ],
 )
 def test_a_wrong_value_is_one_line(bench: Bench, changed: str, said: str) -> None:

@@ -261,7 +261,7 @@ async def test_probes_are_answered_and_unknown_paths_are_not(tmp_path: Path) -> 
         base, headers = f"{world.server.url}/s/{access.session_id}", {"Authorization": f"Bearer {access.key}"}
         for method, path, expected in (
             ("HEAD", "", 200), ("HEAD", "/v1/models", 200), ("GET", "/v1/models", 200), ("GET", "/models/gpt-5", 200),
-            ("GET", "/v1/chat/completions", 405), ("POST", "/v1/responses", 404), ("POST", "/x/../sessions", 404),
+            ("GET", "/v1/chat/completions", 405), ("POST", "/v1/embeddings", 404), ("POST", "/x/../sessions", 404),
         ):  # fmt: skip
             async with world.http.request(method, base + path, headers=headers) as response:
                 assert response.status == expected, path

@@ -85,5 +85,8 @@ class Config(BaseModel):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
 
 
-RELATIVE_TO_FILE = (("model", "path"), ("model", "template"), ("tasks", "train"), ("tasks", "heldout"))
+RELATIVE_TO_FILE = (
+    ("model", "path"), ("model", "template"), ("proxy", "tls_cert"), ("proxy", "tls_key"), ("tasks", "train"),
+    ("tasks", "heldout"),
+)  # fmt: skip
 """Inputs: a relative path of a TOML file is seen from that file. What is written goes below the current folder."""

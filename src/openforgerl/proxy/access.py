@@ -24,7 +24,7 @@ def new_key() -> str:
 
 
 def key_hash(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 def opens(key: str, expected: bytes) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class ProxyConfig(BaseModel):
@@ -13,6 +15,11 @@ class ProxyConfig(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0: any free port."""
+    tls_cert: Path | None = None
+    """A PEM certificate chain; with it and its key the proxy speaks HTTPS only."""
+    tls_key: Path | None = Field(default=None, validate_default=True)
+    insecure_bind: bool = Field(default=False, validate_default=True)
+    """Keys and answers may cross a network in plain text: without TLS on an address that is not loopback."""
     model_name: str = "policy"
     """The name in the model listing; every name that is asked for is answered."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -30,6 +37,8 @@ class ProxyConfig(BaseModel):
     """A stream's headers wait this long for the first sampled ids, so that an early failure is an HTTP status."""
     keep_alive_s: float = Field(default=10.0, gt=0)
     """A stream that has nothing to say says so this often, in the way of its format."""
+    idle_timeout_s: float = Field(default=75.0, gt=0)
+    """A connection that sends no whole request head for so long is closed, whether it is new or kept alive."""
     body_timeout_s: float = Field(default=60.0, gt=0)
     write_timeout_s: float = Field(default=60.0, gt=0)
     """A client that takes nothing for so long has gone."""
@@ -40,3 +49,29 @@ class ProxyConfig(BaseModel):
     history_reasoning: Literal["template", "keep"] = "template"
     strip_system_lines: tuple[str, ...] = ()
     """Lines of the system prompt that change on every request and are left out of prompts (see tokens/)."""
+
+    @field_validator("tls_key")
+    @classmethod
+    def _goes_with_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if (key is None) is not (info.data.get("tls_cert") is None):
+            raise ValueError("tls_cert and tls_key go together: set both or neither")
+        return key
+
+    @field_validator("insecure_bind")
+    @classmethod
+    def _is_safe_or_wanted(cls, wanted: bool, info: ValidationInfo) -> bool:
+        host = info.data.get("host", "")
+        if not (wanted or info.data.get("tls_cert") or is_loopback(host)):
+            raise ValueError(
+                f"host {host!r} is reached from other machines: set tls_cert and tls_key, "
+                "or insecure_bind = true where you trust the network"
+            )
+        return wanted
+
+
+def is_loopback(host: str) -> bool:
+    """Any other name may be one of another interface."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -10,18 +10,21 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.dialects.gemini import GeminiDialect
 from openforgerl.dialects.messages import MessagesDialect
-from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.dialects.responses import ResponsesDialect
-from openforgerl.errors import ConfigError, DialectError, OpenForgeError
+from openforgerl.errors import AccessError, ConfigError, DialectError, OpenForgeError
 from openforgerl.proxy.bodies import read_body
 from openforgerl.proxy.control import Control, unknown_route
 from openforgerl.proxy.feed import Feed
 from openforgerl.proxy.gateway import Gateway
+from openforgerl.proxy.http_log import http_log
+from openforgerl.proxy.listening import listen, tls_context
+from openforgerl.proxy.session import LiveSession
 
 _log = logging.getLogger(__name__)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -36,11 +39,12 @@ class ProxyServer:
     """A server that listens."""
 
     address: tuple[str, int]
+    secure: bool = False
 
     @property
     def url(self) -> str:
         host, port = self.address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"http{'s' if self.secure else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @asynccontextmanager
@@ -54,6 +58,7 @@ async def serve(
     if not admin_token:
         raise ConfigError("the admin token is empty: set one, it opens the control API")
     model_name = gateway.config.model_name
+    tls = tls_context(gateway.config)
     spoken = dialects or (
         MessagesDialect(model_name=model_name),
         ResponsesDialect(model_name=model_name),
@@ -61,18 +66,26 @@ async def serve(
         ChatDialect(model_name=model_name),
     )
     control = Control(gateway, admin_token)
-    app = web.Application()
+    config = gateway.config
+    app = web.Application(middlewares=[bounded_answers(config.write_timeout_s)])
     app.add_routes(control.routes())
     app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, spoken).answer)
     app.router.add_route("*", "/{path:.*}", unknown_route)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
-    listener = _listen(gateway.config.host, gateway.config.port)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        logger=http_log(),
+        shutdown_timeout=_SHUTDOWN_S,
+        keepalive_timeout=config.idle_timeout_s,
+    )
+    listener = listen(config.host, config.port)
     async with gateway.running():
         try:
             await runner.setup()
-            await web.SockSite(runner, listener).start()
+            await web.SockSite(runner, listener, ssl_context=tls).start()
             host, port = listener.getsockname()[:2]
-            server = ProxyServer(address=(host, port))
+            server = ProxyServer(address=(host, port), secure=tls is not None)
             control.url = server.url
             yield server
         finally:
@@ -85,18 +98,22 @@ async def _stop(gateway: Gateway, runner: web.AppRunner, listener: socket.socket
     listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"proxy.host/port: cannot listen on {host}:{port} ({error.strerror}); choose another"
-        ) from None
-    return listener
+def bounded_answers(write_timeout_s: float) -> Middleware:
+    """Every answer is written here, and one that its client does not take in time is dropped with its connection."""
+
+    @web.middleware
+    async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if not response.prepared:
+            try:
+                async with asyncio.timeout(write_timeout_s):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except (ConnectionError, TimeoutError):
+                _drop(request)
+        return response
+
+    return bounded
 
 
 class SessionRoute:
@@ -131,8 +148,8 @@ class SessionRoute:
     async def _answer(self, request: web.Request, asked: HttpRequest, dialect: Dialect) -> web.StreamResponse:
         live = self._gateway.authorize(request.match_info["session"], dialect.key(asked))
         try:
-            parsed = await _parse(dialect, await self._with_body(request, asked, live.bodies))
-        except DialectError:
+            parsed = await _parse(dialect, await self._with_body(request, asked, live))
+        except (DialectError, AccessError):
             live.count("requests_refused")
             raise
         self._gateway.keep_body(live)
@@ -145,10 +162,12 @@ class SessionRoute:
                 return await self._stream(request, parsed, feed)
             return await self._whole(request, parsed, feed)
 
-    async def _with_body(self, request: web.Request, asked: HttpRequest, memory: JsonMemory) -> HttpRequest:
+    async def _with_body(self, request: web.Request, asked: HttpRequest, live: LiveSession) -> HttpRequest:
         config = self._gateway.config
-        body = await read_body(request, most_bytes=config.max_body_bytes, within_s=config.body_timeout_s)
-        return replace(asked, body=body, memory=memory)
+        body = await read_body(
+            request, most_bytes=config.max_body_bytes, within_s=config.body_timeout_s, reading=live.reading
+        )
+        return replace(asked, body=body, memory=live.bodies)
 
     async def _stream(self, request: web.Request, parsed: ParsedCall, feed: Feed) -> web.StreamResponse:
         error = await feed.answering(self._gateway.config.headers_after_s)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.errors import AccessError
+from openforgerl.proxy.bodies import Reading
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.proxy.remembering import Digests
 from openforgerl.proxy.retries import RetryBook
@@ -49,6 +50,7 @@ class LiveSession:
     counters: Counter[str] = field(default_factory=Counter)
     retries: RetryBook[Call] = field(default_factory=RetryBook)
     bodies: JsonMemory = field(default_factory=JsonMemory)
+    reading: Reading = field(default_factory=Reading)
     digests: Digests = field(default_factory=Digests)
     calls: set[Call] = field(default_factory=set)
     """Not committed yet."""
