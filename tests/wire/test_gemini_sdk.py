@@ -121,7 +121,11 @@ async def test_a_streamed_answer_is_the_plain_one(tmp_path: Path) -> None:
                 ("bash", {"command": "pwd"}),
             ]
             assert sum(part.thought_signature is not None for part in parts(*found)) == 1
-        assert responses[-1].usage_metadata == plain.usage_metadata
+        usage = plain.usage_metadata
+        assert responses[-1].usage_metadata == usage
+        assert usage is not None
+        assert usage.thoughts_token_count == len(odd_ids(THINK, ends_turn=False))
+        assert usage.candidates_token_count == len(odd_ids(TWO))
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -181,6 +181,7 @@ def _usage(usage: Usage) -> dict[str, object]:
     return {
         "promptTokenCount": usage.prompt_tokens,
         "cachedContentTokenCount": usage.cached_tokens,
-        "candidatesTokenCount": usage.sampled_tokens,
+        "candidatesTokenCount": usage.sampled_tokens - usage.reasoning_tokens,
+        "thoughtsTokenCount": usage.reasoning_tokens,
         "totalTokenCount": usage.prompt_tokens + usage.sampled_tokens,
     }

@@ -31,6 +31,7 @@ from openforgerl.records import (
     ModelRequest,
     RecordedCall,
     Role,
+    SpanKind,
     Usage,
 )
 from openforgerl.store.sqlite import Store
@@ -248,7 +249,12 @@ class Call:
             raise StoreError("the call could not be recorded, so it failed; try again") from error
 
     def _finish(self, planned: Planned, answer: Answer, outcome: Outcome) -> None:
-        usage = Usage(prompt_tokens=len(planned.prompt.ids), sampled_tokens=len(answer.ids))
+        spans = outcome.parsed.spans if outcome.parsed else ()
+        usage = Usage(
+            prompt_tokens=len(planned.prompt.ids),
+            sampled_tokens=len(answer.ids),
+            reasoning_tokens=sum(span.stop - span.start for span in spans if span.kind is SpanKind.REASONING),
+        )
         if outcome.finish is Finish.LENGTH and sum((usage.prompt_tokens, usage.sampled_tokens)) >= (
             self._parts.engine.context_length
         ):

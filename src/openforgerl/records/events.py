@@ -56,6 +56,9 @@ class Usage:
     prompt_tokens: int
     sampled_tokens: int
     cached_tokens: int = 0
+    """Of the prompt."""
+    reasoning_tokens: int = 0
+    """Of the sampled ones, with the markup around the reasoning."""
 
 
 # The internal event stream of one call: CallStarted, then deltas in order, then CallFinished or CallFailed. A tool
