@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from openforgerl.errors import StoreError
 from openforgerl.records import (
@@ -37,22 +38,24 @@ def insert_intent(connection: sqlite3.Connection, call: HarnessCall) -> None:
 
 
 def insert_call(connection: sqlite3.Connection, call: RecordedCall) -> None:
-    _need_session(connection, call.session_id)
-    if call.completion is not Completion.LATE and _ending(connection, call.session_id) is not None:
-        raise StoreError(f"call {call.call_id}: session {call.session_id} is sealed, only a late call is recorded")
-    _check_place(connection, call)
+    _need_open(connection, call)
     _check_parents(connection, call)
-    new = b"".join(_insert_content(connection, encoding.message_to_json(message)) for message in call.messages.new)
+    new = [encoding.message_to_json(message) for message in call.messages.new]
+    hashes = _insert_contents(
+        connection, [encoding.tools_to_json(call.tools), encoding.message_to_json(call.answer), *new]
+    )
     row = (
         call.session_id, call.call_id, call.index,
         call.prompt.parent, call.prompt.cut, encoding.ids_to_blob(call.prompt.new_ids),
-        call.messages.parent, call.messages.cut, new,
-        _insert_content(connection, encoding.tools_to_json(call.tools)),
-        _insert_content(connection, encoding.message_to_json(call.answer)),
+        call.messages.parent, call.messages.cut, b"".join(hashes[2:]), hashes[0], hashes[1],
         encoding.ids_to_blob(call.sampled_ids), encoding.logprobs_to_blob(call.logprobs), encoding.call_to_json(call),
     )  # fmt: skip
     places = ", ".join("?" * (len(row) + 1))
-    connection.execute(f"INSERT INTO calls VALUES ({places})", (*row, encoding.checksum(*row)))
+    try:
+        connection.execute(f"INSERT INTO calls VALUES ({places})", (*row, encoding.checksum(*row)))
+    except sqlite3.IntegrityError:
+        _check_place(connection, call)
+        raise
 
 
 def insert_delivery(connection: sqlite3.Connection, session_id: str, call_id: str, delivered: Delivered) -> None:
@@ -110,7 +113,11 @@ def _exists(connection: sqlite3.Connection, session_id: str) -> bool:
 
 def _need_session(connection: sqlite3.Connection, session_id: str) -> None:
     if not _exists(connection, session_id):
-        raise StoreError(f"session {session_id} is not in the store: open it first")
+        raise _not_opened(session_id)
+
+
+def _not_opened(session_id: str) -> StoreError:
+    return StoreError(f"session {session_id} is not in the store: open it first")
 
 
 def _ending(connection: sqlite3.Connection, session_id: str) -> bytes | None:
@@ -118,10 +125,24 @@ def _ending(connection: sqlite3.Connection, session_id: str) -> bytes | None:
     return found[0] if found else None
 
 
-def _insert_content(connection: sqlite3.Connection, body: bytes) -> bytes:
-    name = encoding.content_hash(body)
-    connection.execute("INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", (name, body))
-    return name
+def _insert_contents(connection: sqlite3.Connection, bodies: Sequence[bytes]) -> list[bytes]:
+    """Their hashes."""
+    hashes = [encoding.content_hash(body) for body in bodies]
+    rows = zip(hashes, bodies, strict=True)
+    connection.executemany("INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    return hashes
+
+
+def _need_open(connection: sqlite3.Connection, call: RecordedCall) -> None:
+    """Its session takes it."""
+    found = connection.execute(
+        "SELECT endings.session_id FROM sessions LEFT JOIN endings USING (session_id) WHERE sessions.session_id = ?",
+        (call.session_id,),
+    ).fetchone()
+    if found is None:
+        raise _not_opened(call.session_id)
+    if found[0] is not None and call.completion is not Completion.LATE:
+        raise StoreError(f"call {call.call_id}: session {call.session_id} is sealed, only a late call is recorded")
 
 
 def _check_place(connection: sqlite3.Connection, call: RecordedCall) -> None:

@@ -20,7 +20,11 @@ _BATCH = 256
 SYNCED = "FULL"
 """What SQLite calls a log that is synced at each COMMIT."""
 
+_REFUSALS = (StoreError, sqlite3.IntegrityError, ValueError, TypeError, OverflowError)
+"""What is wrong with one write, and not with the store."""
+
 Apply = Callable[[sqlite3.Connection], None]
+"""May be called again after a rollback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class Writer:
         connection = self._connection
         try:
             self._begin(durable=any(write.durable for write in batch))
-            refused = [self._apply(write.apply) for write in batch]
+            refused = self._apply_all(batch)
             connection.execute("COMMIT")
         except Exception as error:  # whatever it is, it is these callers' failure, and the thread lives on
             self._roll_back()
@@ -107,13 +111,27 @@ class Writer:
         self.counters["synced_transactions"] += durable
         self._connection.execute("BEGIN IMMEDIATE")
 
+    def _apply_all(self, batch: Sequence[_Write]) -> list[StoreError | None]:
+        """Where one is refused all are applied again, each in a savepoint: those are not free, and refusals are rare.
+
+        I/O errors are raised: they end the whole transaction.
+        """
+        try:
+            for write in batch:
+                write.apply(self._connection)
+        except _REFUSALS:
+            self._connection.execute("ROLLBACK")
+            self._connection.execute("BEGIN IMMEDIATE")
+            return [self._apply(write.apply) for write in batch]
+        return [None] * len(batch)
+
     def _apply(self, apply: Apply) -> StoreError | None:
-        """One write in its savepoint. I/O errors are raised: they end the whole transaction."""
+        """One write in its savepoint."""
         connection = self._connection
         connection.execute("SAVEPOINT one")
         try:
             apply(connection)
-        except (StoreError, sqlite3.IntegrityError, ValueError, TypeError, OverflowError) as error:
+        except _REFUSALS as error:
             connection.execute("ROLLBACK TO one")
             connection.execute("RELEASE one")
             return error if isinstance(error, StoreError) else StoreError(f"store {self._name}: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from openforgerl.records import Message, Role, ToolCall, ToolSpec
 from openforgerl.tokens.rendering import ChatRenderer, Marked
@@ -41,8 +42,12 @@ def piece(renderer: ChatRenderer, unit: Sequence[Message], *, first: bool, tools
     """
     if first:
         return renderer.render(unit, tools)
-    before = _BEFORE[unit[0].role]
-    return renderer.render((*before, *unit)).behind(renderer.render(before))
+    return renderer.render((*_BEFORE[unit[0].role], *unit)).behind(_before(renderer, unit[0].role))
+
+
+@lru_cache(maxsize=64)
+def _before(renderer: ChatRenderer, role: Role) -> Marked:
+    return renderer.render(_BEFORE[role])
 
 
 def frame(renderer: ChatRenderer, *, first: bool, tools: Sequence[ToolSpec] = ()) -> tuple[str, str]:
