@@ -76,7 +76,7 @@ BROKEN = {
         "an assistant turn",
     ),
     "another separator": (SEPARATOR, "{%- if true %}{{- '\\n\\n' }}", "tools and a system message"),
-    "another markup": ('<tool_call>{"name": \' +', '<call>{"name": \' +', "tools and a system message"),
+    "another markup": ('<tool_call>{"name": \' +', '<call>{"name": \' +', "a call"),
     "no end of turn": ("{{- '<|im_end|>\\n' }}\n{%- elif", "{{- '\\n' }}\n{%- elif", "an assistant turn"),
     "refuses users": (USER, "{{- raise_exception('no users') + message.content", "tool arguments"),
     "joins texts": (USER + " + '<|im_end|>\\n'", "{{- message.content", "a plain conversation"),

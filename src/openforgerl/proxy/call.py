@@ -327,6 +327,7 @@ def _parser(template: Template, request: ModelRequest) -> AnswerParser:
         stop=request.sampling.stop,
         mint=new_tool_call_id,
         tool_choice=request.tool_choice,
+        family=template.family,
     )
 
 

@@ -55,6 +55,7 @@ class Assembler:
         self._strip = tuple(strip_system_lines)
         self._recognition = Recognition(
             template.codec,
+            template.family,
             template_keeps_reasoning=template.keeps_reasoning,
             keep_reasoning=history_reasoning == "keep",
         )

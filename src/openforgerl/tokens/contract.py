@@ -18,9 +18,10 @@ from tokenizers import Tokenizer
 from openforgerl.errors import AssemblyError, ConfigError
 from openforgerl.records import Message, Role, SpanKind
 from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.families import FAMILIES, HERMES, Family
 from openforgerl.tokens.markup import Part, scan
 from openforgerl.tokens.pieces import BODY, frame, piece, units
-from openforgerl.tokens.probes import ARGUMENTS, PROBES, USER, Probe, calling, control_probe
+from openforgerl.tokens.probes import ARGUMENTS, PROBES, TOOLS, USER, Probe, calling, control_probe
 from openforgerl.tokens.rendering import ChatRenderer, Marked, encode_marked
 
 Result = TypeVar("Result")
@@ -32,6 +33,7 @@ class Shape:
 
     header: str
     closing: str
+    family: Family
     keeps_reasoning: bool
     merge_tool_results: bool
 
@@ -43,7 +45,8 @@ def learn(codec: Codec, source: str, name: str) -> tuple[ChatRenderer, Shape]:
     _checked(name, "an assistant turn", partial(_check_frame, renderer, header, closing))
     keeps = _checked(name, "reasoning", partial(_keeps_reasoning, renderer))
     merge = not _fits(renderer, merge=False) and _fits(renderer, merge=True)
-    shape = Shape(header=header, closing=closing, keeps_reasoning=keeps, merge_tool_results=merge)
+    family = _checked(name, "a call", partial(_family, renderer, header, closing))
+    shape = Shape(header=header, closing=closing, family=family, keeps_reasoning=keeps, merge_tool_results=merge)
     stock = Tokenizer.from_str(codec.tokenizer.to_str())
     stock.encode_special_tokens = False
     for probe in PROBES:
@@ -96,8 +99,21 @@ def _keeps_reasoning(renderer: ChatRenderer) -> bool:
     return BODY in renderer.render((USER, turn)).plain()
 
 
+def _family(renderer: ChatRenderer, header: str, closing: str) -> Family:
+    """The first that reads back a call that the template prints."""
+    message = calling("bash")
+    text = renderer.render((USER, message), TOOLS).plain()
+    body = text[text.rindex(header) + len(header) : len(text) - len(closing)]
+    for family in FAMILIES:
+        parts = scan(body, tools=TOOLS, family=family)
+        if [json.loads(part.arguments) for part in parts if part.kind is SpanKind.TOOL_CALL] == [json.loads(ARGUMENTS)]:
+            return family
+    known = ", ".join(family.name for family in FAMILIES)
+    raise ValueError(f"a call is printed as {body!r}, which no family reads (known: {known}; see docs/families.md)")
+
+
 def _fits(renderer: ChatRenderer, *, merge: bool) -> bool:
-    shape = Shape(header="", closing="", keeps_reasoning=False, merge_tool_results=merge)
+    shape = Shape(header="", closing="", family=HERMES, keeps_reasoning=False, merge_tool_results=merge)
     try:
         for probe in PROBES:
             _check_pieces(renderer, shape, probe)
@@ -149,7 +165,7 @@ def _check_bodies(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
         if not (text.startswith(shape.header) and text.endswith(shape.closing)):
             raise ValueError("an assistant turn has not always the same header and closing")
         body = text[len(shape.header) : len(text) - len(shape.closing)]
-        if not _reads_as(scan(body, tools=True), message, shape):
+        if not _reads_as(scan(body, tools=TOOLS, family=shape.family), message, shape):
             raise ValueError(f"the body {body!r} does not read back as its message")
 
 

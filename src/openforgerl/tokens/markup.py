@@ -1,4 +1,4 @@
-"""The hermes markup of an answer: `<think>` at its start, then text and `<tool_call>{json}</tool_call>`.
+"""The parts of an answer: `<think>` at its start, then text and calls as its family writes them.
 
 What it finds depends on the whole text only, never on how it was cut into chunks. What does not parse is text.
 """
@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from openforgerl.records import SpanKind
-from openforgerl.tokens.tool_json import ObjectEnd, parse_call, skip_blank
+from openforgerl.records import SpanKind, ToolSpec
+from openforgerl.tokens.families import HERMES, Family
+from openforgerl.tokens.tool_json import skip_blank
 
 THINK, THINK_END = "<think>", "</think>"
-CALL, CALL_END = "<tool_call>", "</tool_call>"
-SEPARATOR = "\n"
-"""What the template puts between a text and a call, or between two calls: one of it before a call is markup."""
 REASONING_CLOSE = "\n</think>\n\n"
+_FIRST_KEYS = ('"name"', '"type"', '"parameters"', '"arguments"')
+"""Of a call without an opening: any other object is text, and is not held back."""
+_FIRST_LONGEST = max(map(len, _FIRST_KEYS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +56,24 @@ def held(text: str, marks: tuple[str, ...]) -> int:
 class Scanner:
     """Text in, parts out, as soon as they are certain; a text or reasoning comes in several parts, a call in one."""
 
-    def __init__(self, *, tools: bool) -> None:
+    def __init__(self, *, tools: Sequence[ToolSpec] | None, family: Family = HERMES) -> None:
+        """`tools`: those that are offered; None where markup of calls is text like any other."""
         self.resolved = 0
         """Characters that are decided; those behind it are held back."""
         self.unparsed_calls = 0
         self._tools = tools
+        self._family = family
+        self._marks = (family.separator + family.opening, family.opening)
         self._buffer = ""
         self._final = False
         self._step = self._start
         self._after_call = False
-        self._open = 0
-        self._end = ObjectEnd(0)
+        self._bare = bool(family.bare) and tools is not None
+        """A call without its opening may stand next."""
+        self._reader = family.reader((), 0)
+        self._otherwise = 0
+        """Of the call that began: how much is text where it is none."""
+        self._marked = True
 
     def feed(self, text: str) -> list[Part]:
         self._buffer += text
@@ -125,57 +133,69 @@ class Scanner:
     def _text(self) -> list[Part] | None:
         if not self._buffer:
             return None
-        found = self._buffer.find(CALL) if self._tools else -1
+        if self._bare:
+            place = self._bare_call()
+            if place is None or place >= 0:
+                return None if place is None else self._begin(place, place + 1, marked=False)
+        found = -1 if self._tools is None else self._buffer.find(self._family.opening)
         if found >= 0:
-            return self._begin_call(found)
+            return self._begin_marked(found)
         blank = self._after_call and not self._buffer.strip()
         count = len(self._buffer)
-        if self._tools and not self._final:
-            count -= held(self._buffer, (SEPARATOR + CALL, CALL))
+        if self._tools is not None and not self._final:
+            count -= held(self._buffer, self._marks)
             if self._after_call and not self._buffer[:count].strip():
                 return None
         if self._final and blank:
             # White space behind the last call is nobody's: no reader is shown it.
-            self.resolved += count
-            self._buffer = ""
-            return None
+            return self._take(SpanKind.TEXT, count, "")
         return self._take_text(count) or None
 
     def _take_text(self, count: int) -> list[Part]:
         if count:
-            self._after_call = False
+            self._after_call = self._bare = False
         return self._take(SpanKind.TEXT, count, self._buffer[:count])
 
-    def _begin_call(self, found: int) -> list[Part]:
-        before = self._buffer[:found].removesuffix(SEPARATOR)
+    def _bare_call(self) -> int | None:
+        """The place of the brace that begins a call without an opening; -1 for none, None where more text decides."""
+        place = skip_blank(self._buffer, 0)
+        if self._after_call and self._buffer.startswith(self._family.bare, place):
+            place = skip_blank(self._buffer, place + len(self._family.bare))
+        elif self._after_call and place < len(self._buffer):
+            return -1
+        inner = skip_blank(self._buffer, place + 1)
+        begun = self._buffer[place : place + 1] + self._buffer[inner : inner + _FIRST_LONGEST]
+        if begun.startswith(tuple("{" + key for key in _FIRST_KEYS)):
+            return place
+        return -1 if self._final or not any(("{" + key).startswith(begun) for key in _FIRST_KEYS) else None
+
+    def _begin_marked(self, found: int) -> list[Part]:
+        before = self._buffer[:found].removesuffix(self._family.separator)
         count = 0 if self._after_call and not before.strip() else len(before)
-        self._open = found + len(CALL) - count
-        self._end = ObjectEnd(self._open)
+        start = found + len(self._family.opening) - count
+        return self._take_text(count) + self._begin(start, start, marked=True)
+
+    def _begin(self, start: int, otherwise: int, *, marked: bool) -> list[Part]:
+        """A call begins at a place of the buffer; where it is none, what is before `otherwise` is text."""
+        self._reader = self._family.reader(self._tools or (), start)
+        self._otherwise, self._marked = otherwise, marked
         self._step = self._call
-        return self._take_text(count)
+        return []
 
     def _call(self) -> list[Part] | None:
-        inner = skip_blank(self._buffer, self._open)
-        if not self._buffer.startswith("{", inner):
-            return None if inner == len(self._buffer) and not self._final else self._no_call()
-        end = self._end.find(self._buffer)
-        if end is None:
-            return self._no_call() if self._end.broken or self._final else None
-        behind = self._buffer[end:].lstrip(" \t\r\n")
-        if not behind.startswith(CALL_END):
-            return None if CALL_END.startswith(behind) and not self._final else self._no_call()
-        call = parse_call(self._buffer[self._open : end])
-        if call is None:
+        read = self._reader.read(self._buffer)
+        if read == "more" and not self._final:
+            return None
+        if isinstance(read, str):
             return self._no_call()
-        self._step, self._after_call = self._text, True
-        count = len(self._buffer) - len(behind) + len(CALL_END)
-        return self._take(SpanKind.TOOL_CALL, count, "", *call)
+        self._step, self._after_call, self._bare = self._text, True, bool(self._family.bare)
+        return self._take(SpanKind.TOOL_CALL, read.stop, "", read.name, read.arguments)
 
     def _no_call(self) -> list[Part]:
         """What looked like a call is text, up to and with its opening mark."""
-        self.unparsed_calls += 1
+        self.unparsed_calls += self._marked
         self._step = self._text
-        return self._take_text(self._open)
+        return self._take_text(self._otherwise)
 
 
 def reasoning_start(text: str) -> int:
@@ -196,7 +216,7 @@ def merged(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(joined)
 
 
-def scan(text: str, *, tools: bool) -> tuple[Part, ...]:
+def scan(text: str, *, tools: Sequence[ToolSpec] | None, family: Family = HERMES) -> tuple[Part, ...]:
     """The parts of a whole answer."""
-    scanner = Scanner(tools=tools)
+    scanner = Scanner(tools=tools, family=family)
     return merged(scanner.feed(text) + scanner.finish())

@@ -27,6 +27,7 @@ from openforgerl.records import (
 )
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.decoding import IncrementalDecoder
+from openforgerl.tokens.families import HERMES, Family
 from openforgerl.tokens.markup import Part, Scanner, held, merged
 
 
@@ -46,9 +47,9 @@ class ParsedAnswer:
     """unparsed_calls: what looked like a call and is text; shown_specials: control tokens in mid-answer."""
 
 
-def reads_calls(tools: Sequence[ToolSpec], tool_choice: str) -> bool:
-    """Whether markup of calls means calls; otherwise it is text like any other."""
-    return bool(tools) and tool_choice != "none"
+def callable_tools(tools: Sequence[ToolSpec], tool_choice: str) -> Sequence[ToolSpec] | None:
+    """The tools that may be called; None where markup of calls is text like any other."""
+    return tools if tools and tool_choice != "none" else None
 
 
 class StopStrings:
@@ -95,12 +96,15 @@ class AnswerParser:
         stop: Sequence[str],
         mint: Callable[[], str],
         tool_choice: str = "auto",
+        family: Family = HERMES,
     ) -> None:
         self._codec = codec
         self._mint = mint
         self._decoder = IncrementalDecoder(codec)
         self._stops = StopStrings(stop)
-        self._scanner = Scanner(tools=reads_calls(tools, tool_choice))
+        self._scanner = Scanner(tools=callable_tools(tools, tool_choice), family=family)
+        self._plain_specials = codec.special_ids - {codec.specials.get(family.opening, -1)}
+        """Control tokens that are no markup."""
         self._parts: list[Part] = []
         self._calls: list[ToolCall] = []
         self._fed = 0
@@ -157,7 +161,7 @@ class AnswerParser:
 
     def _decode(self, ids: Sequence[int]) -> list[CallEvent]:
         if self.stop_string is None:
-            self._shown_specials += sum([token_id in self._codec.special_ids for token_id in ids])
+            self._shown_specials += sum([token_id in self._plain_specials for token_id in ids])
         text = self._stops.feed("".join([self._decoder.feed(token_id) for token_id in ids]))
         return self._events(self._scanner.feed(text)) if text else []
 

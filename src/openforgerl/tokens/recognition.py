@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from openforgerl.records import Message, RecordedCall
 from openforgerl.tokens.canonical import CanonicalCall, canonical_calls
 from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.families import Family
 from openforgerl.tokens.turns import Spelling, Turn
 
 ITEMS_MOST = 16
@@ -37,8 +38,9 @@ class Sent:
 class Recognition:
     """The answers of one session."""
 
-    def __init__(self, codec: Codec, *, template_keeps_reasoning: bool, keep_reasoning: bool) -> None:
+    def __init__(self, codec: Codec, family: Family, *, template_keeps_reasoning: bool, keep_reasoning: bool) -> None:
         self._codec = codec
+        self._family = family
         self._template_keeps = template_keeps_reasoning
         self._keep = keep_reasoning
         self._turns: dict[str, Turn] = {}
@@ -55,7 +57,7 @@ class Recognition:
             turn.call = call
             self.news.append((turn, False))
             return
-        turn = self._turns[call.call_id] = Turn(self._codec, call)
+        turn = self._turns[call.call_id] = Turn(self._codec, self._family, call)
         for tool_call in call.answer.tool_calls:
             self._by_minted[_alphanumeric(tool_call.id)] = turn
         self._by_content.setdefault(content_of(turn), []).append(turn)

@@ -34,6 +34,8 @@ class Template:
         """Closes an assistant turn: the end-of-turn id, then what the template puts behind it."""
         self.codec = codec.with_stop_id(int(self.closing_ids[0]))
         """Its stop ids include the end of turn of this template."""
+        self.family = self._shape.family
+        """How its model writes calls."""
         self.keeps_reasoning = self._shape.keeps_reasoning
         """Whether the reasoning of past turns is printed."""
 

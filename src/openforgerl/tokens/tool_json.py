@@ -1,24 +1,31 @@
-"""The JSON inside a tool call: checked strictly, its arguments cut out exactly as written."""
+"""The JSON of tools: calls are checked strictly, their arguments cut out exactly as written; types of a schema."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import NoReturn
+
+from openforgerl.records import ToolSpec
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _OUTSIDE = re.compile(r"[^\s\[\]:,+.\-0-9A-Za-z]")
 _INSIDE = re.compile(r'["\\]')
 
 
-def parse_call(text: str) -> tuple[str, str] | None:
-    """(name, arguments as written) of {"name": str, "arguments": object}; None where the text is anything else."""
+def parse_call(text: str, keys: Sequence[str] = ("arguments",)) -> tuple[str, str] | None:
+    """(name, arguments as written) of {"name": str, "arguments": object}; None where the text is anything else.
+
+    `keys`: what the arguments may be called; one of them is there.
+    """
     try:
         members = _members(text)
     except (ValueError, RecursionError):
         return None
     name, _ = members.get("name", (None, ""))
-    arguments, written = members.get("arguments", (None, ""))
+    there = [key for key in keys if key in members]
+    arguments, written = members[there[0]] if len(there) == 1 else (None, "")
     return (name, written) if isinstance(name, str) and name and isinstance(arguments, dict) else None
 
 
@@ -61,6 +68,38 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def json_type(text: str) -> frozenset[str]:
+    """The types of a JSON schema that a JSON text is of; none where it is no JSON."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return frozenset()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        whole = isinstance(value, int) or value.is_integer()
+        return frozenset({"number", "integer"} if whole else {"number"})
+    names: dict[type, str] = {bool: "boolean", str: "string", list: "array", dict: "object", type(None): "null"}
+    return frozenset({names[type(value)]})
+
+
+def argument_types(tools: Sequence[ToolSpec], name: str) -> dict[str, frozenset[str]]:
+    """What the schema of a tool allows its arguments to be; those of which it says nothing are left out."""
+    definition = next((tool.definition for tool in tools if tool.name == name), "{}")
+    try:
+        properties = json.loads(definition)["parameters"]["properties"]
+        return {key: types for key, schema in properties.items() if (types := _types(schema))}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _types(schema: object) -> frozenset[str]:
+    if not isinstance(schema, dict):
+        return frozenset()
+    named = schema.get("type")
+    types = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+    options = [each for key in ("anyOf", "oneOf") for each in schema.get(key) or []]
+    return frozenset(each for each in types if isinstance(each, str)).union(*map(_types, options))
 
 
 class ObjectEnd:

@@ -9,9 +9,10 @@ from openforgerl.records import Message, RecordedCall, SpanKind
 from openforgerl.tokens.canonical import canonical_calls
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.decoding import IncrementalDecoder, decode_all
+from openforgerl.tokens.families import Family
 from openforgerl.tokens.ids import Ids, as_ids
 from openforgerl.tokens.markup import REASONING_CLOSE, Part, reasoning_start, scan
-from openforgerl.tokens.parsing import reads_calls
+from openforgerl.tokens.parsing import callable_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,9 @@ class Spelling:
 class Turn:
     """One recorded answer."""
 
-    def __init__(self, codec: Codec, call: RecordedCall) -> None:
+    def __init__(self, codec: Codec, family: Family, call: RecordedCall) -> None:
         self.call = call
+        self._family = family
         self.calls = canonical_calls(call.answer.tool_calls)
         self._codec = codec
         self._ended = bool(call.sampled_ids) and call.sampled_ids[-1] in codec.stop_ids
@@ -49,7 +51,8 @@ class Turn:
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
-        return scan(self._seen, tools=reads_calls(self.call.tools, self.call.tool_choice))
+        tools = callable_tools(self.call.tools, self.call.tool_choice)
+        return scan(self._seen, tools=tools, family=self._family)
 
     @property
     def _reasoning_stop(self) -> int:
