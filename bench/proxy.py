@@ -65,15 +65,14 @@ class Running:
     def targets(self, count: int) -> list[Target]:
         if self.name.startswith("ours"):
             return [self._session() for _ in range(count)]
-        return [Target(("127.0.0.1", self.port), "/v1/chat/completions", f"k{place}") for place in range(count)]
+        return [Target(("127.0.0.1", self.port), "", f"k{place}") for place in range(count)]
 
     def _session(self) -> Target:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/sessions", b"{}", {"Authorization": f"Bearer {TOKEN}"}
         )
         opened = json.load(urllib.request.urlopen(request, timeout=30))
-        path = f"/s/{opened['session_id']}/v1/chat/completions"
-        return Target(("127.0.0.1", self.port), path, opened["key"])
+        return Target(("127.0.0.1", self.port), f"/s/{opened['session_id']}", opened["key"])
 
     def store_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.rglob("calls.sqlite*"))
@@ -147,15 +146,17 @@ def row(name: str, what: str, measured: Measured, grown: float) -> Row:
     )  # fmt: skip
 
 
-async def cell(running: Running, tokens: int, calls: int, *, stream: bool) -> Row:
+async def cell(running: Running, tokens: int, calls: int, *, stream: bool, dialect: str = "chat") -> Row:
     """Histories are seen once, unmeasured; then the calls."""
     before = rss_bytes(running.pid)
     targets = running.targets(SESSIONS)
-    talks = [Conversation(history(tokens, TURNS[seed % len(TURNS)], seed), seed) for seed in range(SESSIONS)]
+    turns = [TURNS[seed % len(TURNS)] for seed in range(SESSIONS)]
+    talks = [Conversation(history(tokens, turns[seed], seed), seed, dialect=dialect) for seed in range(SESSIONS)]
     await drive(targets, talks, 1, stream=stream, pid=running.pid)
     measured = await drive(targets, talks, calls, stream=stream, pid=running.pid)
     what = f"{tokens // 1000}k, {'streamed' if stream else 'whole'}"
-    return row(running.name, what, measured, (rss_bytes(running.pid) - before) / SESSIONS / 2**20)
+    name = running.name if dialect == "chat" else f"{running.name}, {dialect}"
+    return row(name, what, measured, (rss_bytes(running.pid) - before) / SESSIONS / 2**20)
 
 
 async def alone(running: Running, calls: int) -> Row:
@@ -186,7 +187,8 @@ def measure(name: str, upstream: str, asked: argparse.Namespace) -> list[Row]:
         for tokens in asked.hist:
             for stream in (False, True):
                 if ("streamed" if stream else "whole") in asked.cells:
-                    cells.append(asyncio.run(cell(running, tokens, asked.calls, stream=stream)))
+                    for dialect in asked.dialects if name == "ours" else ("chat",):
+                        cells.append(asyncio.run(cell(running, tokens, asked.calls, stream=stream, dialect=dialect)))
         if "walk" in asked.cells:
             cells.append(asyncio.run(walk(running, asked.walkers)))
         return cells
@@ -206,16 +208,19 @@ def medians(rows: list[Row]) -> list[Row]:
 
 
 def report(rows: list[Row]) -> str:
+    """Beside the floor with a durable record, and other dialects beside chat."""
     floor = {each.what: each for each in rows if each.candidate == "floor+wal"}
+    chat = {each.what: each for each in rows if each.candidate == "ours"}
     lines = [
-        "| cell | candidate | CPU ms/call | x floor+wal | calls/s | p50 ms | p99 ms | MB/session | store B/token |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| cell | candidate | CPU ms/call | x floor+wal | x ours, chat | calls/s | p50 ms | p99 ms | MB/session | "
+        "store B/token |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in sorted(rows, key=lambda row: row.what):
-        ratio = f"{each.cpu_ms / floor[each.what].cpu_ms:.2f}" if each.what in floor else "-"
+        ratios = [f"{each.cpu_ms / of[each.what].cpu_ms:.2f}" if each.what in of else "-" for of in (floor, chat)]
         size = f"{each.bytes_per_token:.1f}" if each.bytes_per_token else "-"
         lines.append(
-            f"| {each.what} | {each.candidate} | {each.cpu_ms:.2f} | {ratio} | {each.calls_per_s:.0f} | "
+            f"| {each.what} | {each.candidate} | {each.cpu_ms:.2f} | {' | '.join(ratios)} | {each.calls_per_s:.0f} | "
             f"{each.p50_ms:.1f} | {each.p99_ms:.1f} | {each.session_mb:.2f} | {size} |"
         )
     return "\n".join(lines)
@@ -225,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="floor,floor+wal,ours,ours unsynced")
     parser.add_argument("--hist", type=int, nargs="*", default=[10_000, 100_000])
+    parser.add_argument("--dialects", nargs="*", default=["chat", "messages", "responses", "gemini"])
     parser.add_argument("--cells", default="alone,whole,streamed,walk")
     parser.add_argument("--calls", type=int, default=4)
     parser.add_argument("--walkers", type=int, default=16)

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import proxy_dialects
 from proxy_stub import WORDS
 
 CHARS = 4.6
@@ -84,12 +85,10 @@ class Conversation:
     seed: int
     new_tokens: int = NEW_TOKENS
 
+    dialect: str = "chat"
+
     def body(self, *, stream: bool) -> bytes:
-        request: dict[str, Any] = {"model": "toy", "messages": self.messages, "tools": tools(), "temperature": 1.0}
-        request["max_tokens"] = 257 if stream else 256
-        if stream:
-            request |= {"stream_options": {"include_usage": True}, "stream": True}
-        return json.dumps(request, separators=(",", ":")).encode()
+        return proxy_dialects.body(self.dialect, self.messages, tools(), stream=stream)
 
     def grow(self, answer: str) -> None:
         text = f"{self.seed} " + cut(int(self.new_tokens * CHARS), self.seed * 7919 + len(self.messages) * 3001)
@@ -142,24 +141,13 @@ async def connect(address: tuple[str, int]) -> Connection:
     return connection
 
 
-def said(answer: bytes, *, stream: bool) -> str:
-    """The text of an answer. Raises ValueError where it is not whole."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if b" 200 " not in head[:20] or answer.count(b" tests") < 8 or (stream and b"[DONE]" not in body):
-        raise ValueError(f"not a whole answer: {answer[:300]!r} ... {answer[-200:]!r}")
-    if not stream:
-        return str(json.loads(body)["choices"][0]["message"]["content"])
-    events = [line[6:] for line in body.splitlines() if line.startswith(b"data: {")]
-    choices = [choice for event in events for choice in json.loads(event)["choices"]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices)
-
-
 @dataclass
 class Target:
     """Where a session's calls go."""
 
     address: tuple[str, int]
     path: str
+    """In front of the dialect's own."""
     key: str
 
 
@@ -191,9 +179,10 @@ async def drive(
 
     async def talk(line: Connection, target: Target, conversation: Conversation) -> None:
         for _ in range(calls):
-            seconds, answer = await line.call(target.path, target.key, conversation.body(stream=stream))
+            path = target.path + proxy_dialects.path(conversation.dialect, stream=stream)
+            seconds, answer = await line.call(path, target.key, conversation.body(stream=stream))
             measured.latencies.append(seconds)
-            conversation.grow(said(answer, stream=stream))
+            conversation.grow(proxy_dialects.said(conversation.dialect, answer, stream=stream))
 
     before, begun = cpu_s(pid), time.perf_counter()
     async with asyncio.TaskGroup() as group:

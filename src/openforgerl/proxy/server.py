@@ -29,6 +29,8 @@ from openforgerl.proxy.session import LiveSession
 _log = logging.getLogger(__name__)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _SHUTDOWN_S = 2.0
+_BACKLOG = 4096
+"""Connections that wait to be taken: a thousand sessions may start at once."""
 _LARGE_BODY_BYTES = 1 << 18
 _DIRECT_BYTES = 1 << 14
 """What an empty connection takes at once."""
@@ -83,7 +85,7 @@ async def serve(
     async with gateway.running():
         try:
             await runner.setup()
-            await web.SockSite(runner, listener, ssl_context=tls).start()
+            await web.SockSite(runner, listener, ssl_context=tls, backlog=_BACKLOG).start()
             host, port = listener.getsockname()[:2]
             server = ProxyServer(address=(host, port), secure=tls is not None)
             control.url = server.url
