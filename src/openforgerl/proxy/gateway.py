@@ -60,6 +60,7 @@ class Gateway:
         self._work: set[asyncio.Task[None]] = set()
         """Every task of the gateway: none of them raises, all of them have deadlines."""
         self._loading = asyncio.Lock()
+        self._loop_turn = asyncio.Lock()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -87,6 +88,7 @@ class Gateway:
             ),
             opened_at=time.monotonic(),
             totals=self.totals,
+            loop_turn=self._loop_turn,
         )
         self.totals["sessions_opened"] += 1
         return SessionAccess(session_id=session.session_id, key=key)

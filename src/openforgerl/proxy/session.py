@@ -47,6 +47,8 @@ class LiveSession:
     """On the monotonic clock."""
     totals: Counter[str]
     """Of the whole proxy."""
+    loop_turn: asyncio.Lock
+    """Of the whole proxy: the event loop assembles one prompt a turn, and serves streams and timers in between."""
     counters: Counter[str] = field(default_factory=Counter)
     retries: RetryBook[Call] = field(default_factory=RetryBook)
     bodies: JsonMemory = field(default_factory=JsonMemory)
@@ -81,8 +83,12 @@ class LiveSession:
             return len((await self._assembled(request)).ids)
 
     async def _assembled(self, request: ModelRequest) -> Prompt:
-        large = _size(request, self.assembler.known(request)) >= _LARGE_TEXT
-        return await self._assemble_apart(request) if large else self.assembler.assemble(request)
+        if _size(request, self.assembler.known(request)) >= _LARGE_TEXT:
+            return await self._assemble_apart(request)
+        async with self.loop_turn:
+            prompt = self.assembler.assemble(request)
+            await asyncio.sleep(0)
+            return prompt
 
     async def _assemble_apart(self, request: ModelRequest) -> Prompt:
         self._in_thread = True
