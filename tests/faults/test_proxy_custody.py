@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ class GatedStore(Store):
     entered: asyncio.Event
     failing = False
 
-    async def commit(self, call: RecordedCall) -> None:
+    async def commit(self, call: RecordedCall, images: Mapping[str, bytes] | None = None) -> None:
         self.entered.set()
         await self.gate.wait()
         if self.failing:
             raise StoreError("disk full")
-        await super().commit(call)
+        await super().commit(call, images)
 
 
 @asynccontextmanager

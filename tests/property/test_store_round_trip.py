@@ -131,7 +131,7 @@ def test_calls_read_back_equal(data: st.DataObject) -> None:
     first = data.draw(calls(session_id, 0, None))
     second = data.draw(calls(session_id, 1, first))
     for call in (first, second):
-        facts.insert_call(connection, call)
+        facts.insert_call(connection, call, {})
     for got, given_ in zip(reading.select_calls(connection, session_id), (first, second), strict=True):
         assert got == given_
         assert repr(got) == repr(given_)

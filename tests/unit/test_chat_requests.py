@@ -12,6 +12,7 @@ from openforgerl.dialects.base import HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
 from openforgerl.errors import AccessError, DialectError, EngineAborted
 from openforgerl.records import ImageRef, Message, ModelRequest, Role, Sampling, ToolCall
+from pictures import PIXEL
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
@@ -327,17 +328,17 @@ def test_the_schema_of_an_answer_is_kept_as_it_was_written() -> None:
 
 
 def test_an_image_keeps_its_bytes_and_its_place() -> None:
-    url = "data:image/png;base64," + base64.b64encode(b"png").decode()
+    url = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
     parts = [
         {"type": "text", "text": "ab"},
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "text", "text": "c"},
     ]
     asked = parsed(messages=[{"role": "user", "content": parts}])
-    (message,), digest = asked.messages, hashlib.sha256(b"png").hexdigest()
+    (message,), digest = asked.messages, hashlib.sha256(PIXEL).hexdigest()
     assert message.text == "abc"
     assert message.images == (ImageRef(sha256=digest, media_type="image/png", at=2),)
-    assert asked.images == {digest: b"png"}
+    assert asked.images == {digest: PIXEL}
 
 
 @pytest.mark.parametrize(

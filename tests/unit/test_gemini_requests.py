@@ -17,9 +17,10 @@ from openforgerl.dialects.marks import signature_of
 from openforgerl.dialects.messages import MessagesDialect
 from openforgerl.errors import AccessError, AssemblyError, ContextFull, DialectError, EngineAborted, OpenForgeError
 from openforgerl.records import ImageRef, Message, ModelRequest, Role, Sampling, ToolCall
+from pictures import PIXEL
 
 USER = {"role": "user", "parts": [{"text": "hi"}]}
-RAW = b"\xfb\xff\xfe png"
+RAW = PIXEL + b"\xfb\xff\xfe\xfb\xff\xfe"
 PNG = {"mimeType": "image/png", "data": base64.b64encode(RAW).decode()}
 DIGEST = hashlib.sha256(RAW).hexdigest()
 GENERATE = "/v1beta/models/gemini-x:generateContent"

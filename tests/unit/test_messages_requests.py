@@ -15,12 +15,13 @@ from openforgerl.dialects.messages import MessagesDialect
 from openforgerl.dialects.messages_events import MessagesRenderer
 from openforgerl.errors import AccessError, AssemblyError, DialectError, EngineAborted, OpenForgeError
 from openforgerl.records import ImageRef, Message, ModelRequest, Role, Sampling, ToolCall
+from pictures import PIXEL
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "bash", "description": "Run.", "input_schema": {"type": "object"}}
 USE = {"type": "tool_use", "id": "c1", "name": "bash", "input": {}}
-PNG = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode()}
-DIGEST = hashlib.sha256(b"png").hexdigest()
+PNG = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PIXEL).decode()}
+DIGEST = hashlib.sha256(PIXEL).hexdigest()
 VERSION = {"anthropic_version": "2023-06-01"}
 
 
@@ -187,7 +188,7 @@ def test_images_stand_where_they_were_sent() -> None:
         (ImageRef(sha256=DIGEST, media_type="image/png", at=2),),
         (ImageRef(sha256=DIGEST, media_type="image/png", at=0),),
     ]
-    assert request.images == {DIGEST: b"png"}
+    assert request.images == {DIGEST: PIXEL}
 
 
 def test_an_image_alone_stays_alone() -> None:

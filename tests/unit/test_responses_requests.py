@@ -28,6 +28,7 @@ from openforgerl.records import (
     ToolCall,
     Usage,
 )
+from pictures import PIXEL
 
 USER = {"type": "message", "role": "user", "content": "hi"}
 BASH = {
@@ -38,8 +39,8 @@ BASH = {
     "parameters": {"type": "object"},
 }
 CALL = {"type": "function_call", "call_id": "c1", "name": "bash", "arguments": '{"b": 1.0}'}
-PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
-DIGEST = hashlib.sha256(b"png").hexdigest()
+PNG = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
+DIGEST = hashlib.sha256(PIXEL).hexdigest()
 
 
 def http(body: object = None, path: str = "/v1/responses", method: str = "POST", **headers: str) -> HttpRequest:
@@ -246,7 +247,7 @@ def test_outputs_are_texts_and_images_in_their_order() -> None:
         ),
         Message(role=Role.USER, text="c", images=(ImageRef(sha256=DIGEST, media_type="image/png", at=0),)),
     )
-    assert request.images == {DIGEST: b"png"}
+    assert request.images == {DIGEST: PIXEL}
     assert request.ignored == ("input.content.detail",)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.proxy.access import SessionAccess
 from openforgerl.records import Completion, Finish, RecordedCall
 from openforgerl.trajectories import prompt_ids
+from pictures import PIXEL
 from proxy_world import Gate, World, call_text, in_turn, lawful, odd, odd_ids, proxy
 
 THINK = "<think>\nlet me see\n</think>\n\n"
@@ -208,7 +208,7 @@ async def test_length_and_stop_strings_end_an_answer(tmp_path: Path) -> None:
 async def test_an_image_is_refused_by_a_model_that_reads_text_only(tmp_path: Path) -> None:
     async with proxy(tmp_path, in_turn(odd("x"))) as world:
         models = client_of(world, await world.open())
-        picture = types.Part.from_bytes(data=base64.b64decode("iVBORw0KGgo="), mime_type="image/png")
+        picture = types.Part.from_bytes(data=PIXEL, mime_type="image/png")
         with pytest.raises(errors.ClientError) as caught:
             await ask(models, types.Content(role="user", parts=[picture]))
         assert (caught.value.code, caught.value.status) == (400, "INVALID_ARGUMENT")

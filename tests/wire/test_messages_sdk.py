@@ -13,6 +13,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
+import pictures
 from messages_stream import read_stream
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.proxy.access import SessionAccess
@@ -22,7 +23,7 @@ from proxy_world import Gate, World, call_text, in_turn, lawful, odd, odd_ids, p
 
 USER = {"role": "user", "content": "hi"}
 BASH = {"name": "bash", "description": "Run.", "input_schema": {"type": "object", "properties": {}}}
-PIXEL = base64.b64encode(b"\x89PNG").decode()
+PIXEL = base64.b64encode(pictures.PIXEL).decode()
 
 
 def client_of(world: World, access: SessionAccess, **options: Any) -> AsyncAnthropic:

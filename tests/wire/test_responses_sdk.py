@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+import pictures
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.records import Completion, Delivered, Finish, RecordedCall, Role
 from openforgerl.trajectories import prompt_ids
@@ -31,7 +31,7 @@ PATCH = {
 }
 CRM = {"type": "namespace", "name": "crm", "description": "CRM.", "tools": [{**BASH, "name": "read"}, PATCH]}
 THINK = "<think>\nlet me see\n</think>\n\n"
-PIXEL = "data:image/png;base64," + base64.b64encode(b"\x89PNG").decode()
+PIXEL = pictures.data_url(pictures.PIXEL)
 
 
 async def ask(client: AsyncOpenAI, *items: Any, **fields: Any) -> Any:

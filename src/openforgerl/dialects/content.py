@@ -12,9 +12,12 @@ import re
 from dataclasses import dataclass, field
 
 from openforgerl.errors import DialectError
-from openforgerl.records import ImageRef
+from openforgerl.records import ImageRef, read_header
 
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+_MOST_BYTES = 32 << 20
+_MOST_PIXELS = 1 << 26
+"""8192 x 8192: an image of a few bytes may claim pixels without end."""
 _DATA_URL = re.compile(r"data:([^;,]*)(;[^,]*)?,", re.ASCII)
 
 
@@ -54,6 +57,7 @@ class Content:
             raise DialectError(f"{path}: the image is not base64; encode its bytes anew", field=path) from None
         if not raw:
             raise DialectError(f"{path}: the image is empty; leave it out", field=path)
+        _check(raw, media_type, path)
         digest = hashlib.sha256(raw).hexdigest()
         self.bytes_of[digest] = raw
         self.images.append(ImageRef(sha256=digest, media_type=media_type, at=self._length))
@@ -62,3 +66,18 @@ class Content:
     def _append(self, text: str) -> None:
         self._parts.append(text)
         self._length += len(text)
+
+
+def _check(raw: bytes, media_type: str, path: str) -> None:
+    """By its header alone: nothing is decoded here. Raises DialectError."""
+    try:
+        header = read_header(raw)
+    except ValueError as error:
+        raise DialectError(f"{path}: {error}; send a whole image", field=path, code="invalid_image") from None
+    if header.media_type != media_type:
+        message = f"{path}: the media type says {media_type}, the bytes are {header.media_type}; say what they are"
+        raise DialectError(message, field=path, code="invalid_image")
+    size = f"{header.width} x {header.height} pixels in {len(raw)} bytes"
+    if len(raw) > _MOST_BYTES or header.width * header.height > _MOST_PIXELS:
+        message = f"{path}: {size} are more than {_MOST_PIXELS} pixels or {_MOST_BYTES} bytes; send a smaller image"
+        raise DialectError(message, field=path, code="image_too_large")

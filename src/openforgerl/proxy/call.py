@@ -228,7 +228,7 @@ class Call:
 
     async def _commit(self, planned: Planned, answer: Answer, outcome: Outcome) -> None:
         record = recorded(self._intent, planned, answer, outcome, self._parts.provenance, ended_at=self._parts.clock())
-        await self._durably(self._parts.store.commit(record))
+        await self._durably(self._parts.store.commit(record, self._intent.request.images))
         self._told = record.delivered
         self._record = record
         self._session.count(outcome.completion.value)

@@ -30,6 +30,7 @@ from openforgerl.records.events import (
     Usage,
 )
 from openforgerl.records.ids import check_id
+from openforgerl.records.images import ImageHeader, PromptImage, content_keys, read_header
 from openforgerl.records.messages import (
     INT64_MAX,
     HarnessCall,
@@ -63,6 +64,7 @@ __all__ = [
     "GenerateRequest",
     "Grade",
     "HarnessCall",
+    "ImageHeader",
     "ImageRef",
     "LaunchPlan",
     "MaskReason",
@@ -70,6 +72,7 @@ __all__ = [
     "MessagesDelta",
     "ModelRequest",
     "PromptDelta",
+    "PromptImage",
     "ReasoningDelta",
     "Receipt",
     "RecordedCall",
@@ -93,4 +96,6 @@ __all__ = [
     "Use",
     "VersionRun",
     "check_id",
+    "content_keys",
+    "read_header",
 ]

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from openforgerl.records.events import Finish
+from openforgerl.records.images import PromptImage
 from openforgerl.records.messages import Message, Sampling, ToolSpec
 
 
@@ -124,6 +125,10 @@ class RecordedCall:
     counters: Mapping[str, int] = field(default_factory=dict)
     """What assembly and parsing did beside the plain path, e.g. reencoded_turns, split_tokens, ambiguous_turns."""
     error: str = ""
+    images: tuple[PromptImage, ...] = ()
+    """Of the prompt, in their order; their bytes are in the store."""
+    processor_hash: str = ""
+    """Of the settings that cut the images into patches; "" for a model that reads none."""
 
     def __post_init__(self) -> None:
         if len(self.sampled_ids) != len(self.logprobs):

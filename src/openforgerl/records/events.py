@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from openforgerl.errors import ContextFull
+from openforgerl.records.images import PromptImage
 from openforgerl.records.messages import Sampling
 
 
@@ -27,6 +29,10 @@ class GenerateRequest:
     """Every end-of-turn id; a sampled one is part of the output."""
     output_schema: str = ""
     """JSON text of the schema that the text of the answer follows, where the engine enforces schemas."""
+    images: tuple[PromptImage, ...] = ()
+    """In the order of their places in the prompt."""
+    image_bytes: Mapping[str, bytes] = field(default_factory=dict)
+    """By sha256, of all images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from openforgerl.records.images import PromptImage
+
 
 class CallKind(StrEnum):
     MAIN = "main"
@@ -58,6 +60,8 @@ class TokenRow:
     logprob_kind: str
     temperature: float
     segments: tuple[Segment, ...]
+    images: tuple[PromptImage, ...] = ()
+    """In the order of their places in `token_ids`."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.loss_mask), len(self.mask_reasons)}

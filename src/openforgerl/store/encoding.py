@@ -24,6 +24,7 @@ from openforgerl.records import (
     HarnessCall,
     ImageRef,
     Message,
+    PromptImage,
     RecordedCall,
     Role,
     Sampling,
@@ -200,8 +201,17 @@ def call_to_json(call: RecordedCall) -> bytes:
             "sampling_used": _sampling_out(call.sampling_used),
             "labels": dict(call.labels),
             "counters": dict(call.counters),
+            **_images_out(call),
         }
     )
+
+
+def _images_out(call: RecordedCall) -> dict[str, object]:
+    """Left out where there are none, as in calls of the first version."""
+    if not call.processor_hash:
+        return {}
+    images = [[each.sha256, each.grid, each.at, each.count] for each in call.images]
+    return {"processor_hash": call.processor_hash, "images": images}
 
 
 def call_fields(body: bytes) -> dict[str, Any]:
@@ -217,4 +227,9 @@ def call_fields(body: bytes) -> dict[str, Any]:
         "versions": tuple(VersionRun(policy_version=version, count=n) for version, n in fields["versions"]),
         "sampling_asked": _sampling_in(fields["sampling_asked"]),
         "sampling_used": _sampling_in(fields["sampling_used"]),
+        "processor_hash": fields.get("processor_hash", ""),
+        "images": tuple(
+            PromptImage(sha256=digest, grid=tuple(grid), at=at, count=count)
+            for digest, grid, at, count in fields.get("images", ())
+        ),
     }

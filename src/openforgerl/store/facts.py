@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from openforgerl.errors import StoreError
 from openforgerl.records import (
@@ -37,9 +38,11 @@ def insert_intent(connection: sqlite3.Connection, call: HarnessCall) -> None:
     connection.execute("INSERT INTO intents (session_id, call_id, body) VALUES (?, ?, ?)", row)
 
 
-def insert_call(connection: sqlite3.Connection, call: RecordedCall) -> None:
+def insert_call(connection: sqlite3.Connection, call: RecordedCall, images: Mapping[str, bytes]) -> None:
+    """`images`: bytes by sha256 of the call's images; those that the store has may be left out."""
     _need_open(connection, call)
     _check_parents(connection, call)
+    _insert_images(connection, call, images)
     new = [encoding.message_to_json(message) for message in call.messages.new]
     hashes = _insert_contents(
         connection, [encoding.tools_to_json(call.tools), encoding.message_to_json(call.answer), *new]
@@ -131,6 +134,16 @@ def _insert_contents(connection: sqlite3.Connection, bodies: Sequence[bytes]) ->
     rows = zip(hashes, bodies, strict=True)
     connection.executemany("INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
     return hashes
+
+
+def _insert_images(connection: sqlite3.Connection, call: RecordedCall, images: Mapping[str, bytes]) -> None:
+    for name in dict.fromkeys(image.sha256 for image in call.images):
+        digest = bytes.fromhex(name)
+        if connection.execute("SELECT 1 FROM images WHERE sha256 = ?", (digest,)).fetchone() is not None:
+            continue
+        if hashlib.sha256(images.get(name, b"")).digest() != digest:
+            raise StoreError(f"call {call.call_id}: the bytes of image {name[:12]} are missing or others")
+        connection.execute("INSERT INTO images VALUES (?, ?)", (digest, images[name]))
 
 
 def _need_open(connection: sqlite3.Connection, call: RecordedCall) -> None:

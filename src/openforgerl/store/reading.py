@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,6 +115,15 @@ def _call(contents: _Contents, delivered: Delivered | None, *row: Any) -> Record
             logprobs=encoding.logprobs_from_blob(logprobs, len(sampled) // encoding.ID_SIZE),
             **fields,
         )
+
+
+def select_image(connection: sqlite3.Connection, sha256: str) -> bytes:
+    with _damage(f"image {sha256[:12]}"):
+        digest = bytes.fromhex(sha256)
+        found = connection.execute("SELECT body FROM images WHERE sha256 = ?", (digest,)).fetchone()
+        if found is None or hashlib.sha256(found[0]).digest() != digest:
+            raise ValueError("it is missing or changed")
+        return bytes(found[0])
 
 
 def select_open_intents(connection: sqlite3.Connection, session_id: str) -> tuple[str, ...]:

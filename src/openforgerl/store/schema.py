@@ -51,7 +51,17 @@ _FIRST = (
     ),
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_IMAGES = (
+    "CREATE TABLE images (sha256 BLOB NOT NULL UNIQUE, body BLOB NOT NULL) STRICT",
+    *(
+        f"CREATE TRIGGER images_{verb.lower()} BEFORE {verb} ON images "
+        "BEGIN SELECT RAISE(ABORT, 'images is append-only'); END"
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+"""The exact bytes of images, once each."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _IMAGES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

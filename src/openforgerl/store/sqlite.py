@@ -100,9 +100,12 @@ class Store:
         """Unsynced: it survives the end of the process, and a crash of the machine once a commit followed."""
         await self._write(partial(facts.insert_intent, call=call), durable=False)
 
-    async def commit(self, call: RecordedCall) -> None:
-        """Durable on return. On StoreError nothing of the call was acknowledged, and the store stays usable."""
-        await self._write(partial(facts.insert_call, call=call))
+    async def commit(self, call: RecordedCall, images: Mapping[str, bytes] | None = None) -> None:
+        """Durable on return, with the bytes of its images, by sha256, that are not in the store yet.
+
+        On StoreError nothing of the call was acknowledged, and the store stays usable.
+        """
+        await self._write(partial(facts.insert_call, call=call, images=images or {}))
 
     async def deliver(self, session_id: str, call_id: str, delivered: Delivered) -> None:
         """Unsynced; the last fact about a call counts."""
@@ -148,6 +151,10 @@ class Store:
     def calls(self, session_id: str) -> tuple[RecordedCall, ...]:
         """In index order, with the last delivered state."""
         return self._read(partial(reading.select_calls, session_id=session_id))
+
+    def image(self, sha256: str) -> bytes:
+        """The exact bytes of an image, checked."""
+        return self._read(partial(reading.select_image, sha256=sha256))
 
     def intents(self, session_id: str) -> tuple[str, ...]:
         """Ids of calls that began and were never committed, in the order of their arrival."""
