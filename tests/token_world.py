@@ -38,9 +38,9 @@ FULL = Delivered(state="full")
 
 
 @cache
-def template(modules: str = TOKENS, folder: Path = FIXTURE) -> Any:
+def template(modules: str = TOKENS, folder: Path = FIXTURE, file: Path | None = None) -> Any:
     codec = importlib.import_module(f"{modules}.codec").Codec.load(folder)
-    return importlib.import_module(f"{modules}.template").Template.load(codec)
+    return importlib.import_module(f"{modules}.template").Template.load(codec, file)
 
 
 def call_text(arguments: str = '{"command": "ls"}', name: str = "bash") -> str:
@@ -79,9 +79,11 @@ class TokenWorld:
     """Whole prompts of the calls."""
     requests: list[ModelRequest] = field(default_factory=list)
     folder: Path = FIXTURE
+    file: Path | None = None
+    """Of the template; None: the shipped one."""
 
     def __post_init__(self) -> None:
-        self.template = template(self.modules, self.folder)
+        self.template = template(self.modules, self.folder, self.file)
         self.codec = self.template.codec
         self.assembler = self.fresh()
         self._minted = 0

@@ -26,7 +26,7 @@ MUTANTS = {
     "the latest of equals": ("assembly.py", 'state == "prefix"), call.index', 'state == "prefix"), -call.index'),
     "shared ids ignored": ("assembly.py", "return -units,", "return 0,"),
     "turns used twice": ("assembly.py", "self._used.add(turn)", "pass"),
-    "turns of one message only": ("assembly.py", "range(len(run), 0, -1)", "range(1, 0, -1)"),
+    "turns of one message only": ("scripts.py", "range(min(len(run), ITEMS_MOST), 0, -1)", "range(1, 0, -1)"),
     "the shortest run first": ("assembly.py", "enumerate(items)", "reversed(list(enumerate(items)))"),
     "cuts not recognised": ("assembly.py", "(self._recognition.begun, self._recognition.beginning),", ""),
     "edits counted as foreign": ("assembly.py", '"reencoded_turns" if ours', '"foreign_turns" if ours'),

@@ -63,13 +63,10 @@ SEPARATOR = "{%- if message.content or not loop.first %}{{- '\\n' }}"
 ARGUMENTS = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
 OTHERS = "{%- if not (loop.first and tools) %}"
 BROKEN = {
-    "depends on what follows": (REASONING, REASONING.replace(" %}", " and loop.last %}"), "reasoning"),
-    "depends on the length": (USER, USER + " + messages | length | string", "an assistant turn"),
     "prints None": ("message.content or ''", "message.content or 'None'", "tools and a system message"),
     "prints no tools": ("{%- for tool in tools %}", "{%- for tool in [] %}", "tools and a system message"),
     "prints no arguments": (ARGUMENTS, "'{}'", "tool arguments"),
     "prints half a text": ("system\\n' + message.content", "system\\n' + message.content[:4]", "a system message"),
-    "drops developers": (OTHERS, OTHERS.replace(" %}", " and message.role == 'system' %}"), "a developer message"),
     "another generation prompt": (
         "prompt %}{{- '<|im_start|>assistant",
         "prompt %}{{- '<|im_start|>a",
@@ -79,8 +76,26 @@ BROKEN = {
     "another markup": ('<tool_call>{"name": \' +', '<call>{"name": \' +', "a call"),
     "no end of turn": ("{{- '<|im_end|>\\n' }}\n{%- elif", "{{- '\\n' }}\n{%- elif", "an assistant turn"),
     "refuses users": (USER, "{{- raise_exception('no users') + message.content", "tool arguments"),
-    "joins texts": (USER + " + '<|im_end|>\\n'", "{{- message.content", "a plain conversation"),
 }
+
+
+DEPENDING = {
+    "reasoning in the last message only": (REASONING, REASONING.replace(" %}", " and loop.last %}")),
+    "the number of messages in each": (USER, USER + " + messages | length | string"),
+    "texts of neighbours joined": (USER + " + '<|im_end|>\\n'", "{{- message.content"),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDING)
+def test_a_template_that_makes_messages_depend_on_others_is_known_as_such(name: str) -> None:
+    assert changed(*DEPENDING[name]).depends
+    assert not Template.load(CODEC).depends
+
+
+def test_developers_are_systems_where_the_template_does_not_know_them() -> None:
+    template = changed(OTHERS, OTHERS.replace(" %}", " and message.role == 'system' %}"))
+    messages = [system("Sys."), user("Hi"), Message(role=Role.DEVELOPER, text="Be brief.")]
+    assert "<|im_start|>system\nBe brief.<|im_end|>" in template.whole_text(messages)
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -18,7 +18,9 @@ from openforgerl.records import Message, MessagesDelta, ModelRequest, PromptDelt
 from openforgerl.tokens.checkpoints import Checkpoint, Checkpoints, Watch
 from openforgerl.tokens.ids import Ids, as_ids, joined, shared_ints
 from openforgerl.tokens.prefixes import IdCursor, IdTree, MessagePath, MessageTree
-from openforgerl.tokens.recognition import ITEMS_MOST, Recognition, Sent, ids_of
+from openforgerl.tokens.recognition import Recognition, Sent, ids_of
+from openforgerl.tokens.rendering import Marked
+from openforgerl.tokens.scripts import Frame, Pieces, Script, Whole
 from openforgerl.tokens.template import Template
 from openforgerl.tokens.turns import Spelling, Turn
 
@@ -36,7 +38,8 @@ class Prompt:
     reencoded_turns: sampled here, changed by the harness; foreign_turns: assistant messages never sampled here;
     ambiguous_turns: several recorded turns agreed; cut_turns: only the beginning of an answer was kept;
     split_tokens: ids of which a part was encoded anew; stripped_lines: system lines removed by rule; unknown_marks:
-    marks of reasoning that name no call of this session.
+    marks of reasoning that name no call of this session; whole_renderings: the template makes messages depend on later
+    ones, so that the conversation was rendered as a whole.
     """
 
 
@@ -62,7 +65,9 @@ class Assembler:
         self._ids = IdTree()
         self._messages = MessageTree()
         self._checkpoints = Checkpoints(self._recognition, self._ids)
+        self._keep = history_reasoning == "keep"
         self._pieces: dict[tuple[tuple[Message, ...], bool, tuple[ToolSpec, ...]], Ids] = {}
+        self._texts: dict[tuple[str, str], Ids] = {}
 
     def assemble(self, request: ModelRequest) -> Prompt:
         """The prompt of a request. Raises AssemblyError."""
@@ -72,13 +77,18 @@ class Assembler:
         messages, unknown = self._recognition.marked(sent)
         kept = self._checkpoints.nearest(sent, messages, request.tools)
         begun = self._checkpoints.current(kept, messages[len(kept.messages) :]) if kept else None
+        script = self._script(messages, request.tools)
+        if begun and not script.begins(begun.text):
+            begun = None
         path = self._messages.path(sent, begun.node.at(len(begun.messages)) if begun else None)
-        draft = _Draft(self, self._template, self._recognition, self._ids, path, request.tools)
+        draft = _Draft(script, self._template, self._recognition, self._ids, path, request.tools)
         if begun is not None:
             draft.take_up(begun)
         draft.add_all(messages)
         parent, cut = path.parent()
-        draft.counters.update(stripped_lines=stripped, unknown_marks=unknown)
+        draft.counters.update(
+            stripped_lines=stripped, unknown_marks=unknown, whole_renderings=int(self._template.depends)
+        )
         prompt = draft.prompt(MessagesDelta(parent=parent, cut=cut, new=sent[cut:]))
         if draft.checkpoint is not None:
             own = sent[: len(draft.checkpoint.messages)]
@@ -105,7 +115,18 @@ class Assembler:
         if call.sampled_ids:
             self._recognition.remember(call)
 
-    def piece(self, unit: tuple[Message, ...], *, first: bool, tools: tuple[ToolSpec, ...]) -> Ids:
+    def _script(self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]) -> Script:
+        if not self._template.depends:
+            return Pieces(self._template, self._piece, tools)
+        return Whole(self._template, self._encoded, messages, tools, self._recognition, keep_reasoning=self._keep)
+
+    def _encoded(self, text: str, sentinel: str) -> Ids:
+        """Ids of a part of a rendering; of one seen before, from memory."""
+        if (text, sentinel) not in self._texts:
+            self._texts[text, sentinel] = self._template.marked_ids(Marked(text=text, sentinel=sentinel))
+        return self._texts[text, sentinel]
+
+    def _piece(self, unit: tuple[Message, ...], first: bool, tools: tuple[ToolSpec, ...]) -> Ids:
         """Ids of a unit that is encoded anew; of a unit seen before, from memory."""
         key = (unit, first, tools if first else ())
         if key not in self._pieces:
@@ -135,14 +156,14 @@ class _Draft:
 
     def __init__(
         self,
-        assembler: Assembler,
+        script: Script,
         template: Template,
         recognition: Recognition,
         tree: IdTree,
         path: MessagePath,
         tools: tuple[ToolSpec, ...],
     ) -> None:
-        self._assembler = assembler
+        self._script = script
         self._template = template
         self._recognition = recognition
         self._tree = tree
@@ -181,9 +202,9 @@ class _Draft:
                 self.checkpoint = self._so_far(messages[: self._count])
             if role is Role.ASSISTANT:
                 self._watch.ids.update(ids_of(run), (each.reasoning_mark for each in run))
-                self._add_answer(run[:ITEMS_MOST])
+                self._add_answer(run)
             else:
-                for unit in self._template.units(run):
+                for unit in self._script.units(run, self._count):
                     self._add_piece(unit)
 
     def _so_far(self, messages: tuple[Message, ...]) -> Checkpoint:
@@ -192,6 +213,7 @@ class _Draft:
             sent=messages,
             messages=messages,
             tools=self._tools,
+            text=self._script.passed(),
             ids=(),
             length=self._cursor.length,
             ends=tuple(self._ends),
@@ -207,7 +229,7 @@ class _Draft:
 
     def prompt(self, messages: MessagesDelta) -> Prompt:
         """The finished prompt: it ends where the next answer begins."""
-        self._append(self._template.header_ids)
+        self._append(self._script.ending())
         parent, cut = self._cursor.parent()
         ids = self._begun + shared_ints(joined(self._parts))
         return Prompt(
@@ -226,12 +248,13 @@ class _Draft:
         self._ends.append(self._cursor.length)
 
     def _add_piece(self, unit: tuple[Message, ...]) -> None:
-        self._append(self._assembler.piece(unit, first=not self._count, tools=self._tools))
+        self._append(self._script.piece(unit, self._count))
         self._done(len(unit))
 
     def _add_answer(self, run: tuple[Message, ...]) -> None:
         """The longest beginning of a run of assistant messages that is one recorded answer, else one message anew."""
-        items = [self._recognition.read(run[:count]) for count in range(len(run), 0, -1)]
+        counts = self._script.counts(run, self._count)
+        items = [self._recognition.read(run[:count]) for count in counts]
         for find, spell in (
             (self._recognition.whole, self._recognition.spelling),
             (self._recognition.begun, self._recognition.beginning),
@@ -240,12 +263,15 @@ class _Draft:
                 if turns := find(sent, self._used, self._named):
                     turn = self._chosen(turns)
                     self._watch_choice(turn, sent, len(turns))
-                    self._add_turn(turn, spell(turn, sent), len(run) - place)
+                    if frame := self._script.frame(turn, sent, self._count):
+                        self._add_turn(turn, frame, spell(turn, sent, frame.reasoning), counts[place])
+                    else:
+                        self._add_changed(turn, run[: counts[place]])
                     return
                 self._watch.contents.add(sent.key)
             self._watch.cuts = True
         self._count_new(items[-1])
-        self._add_piece(run[:1])
+        self._add_piece(run[: counts[-1]])
 
     def _watch_choice(self, turn: Turn, sent: Sent, candidates: int) -> None:
         """What else could have been chosen, were it recorded. Ids that name turns leave no choice."""
@@ -259,11 +285,18 @@ class _Draft:
         else:
             watch.single[sent.key] = watch.single.get(sent.key, 0) + (candidates == 1)
 
-    def _add_turn(self, turn: Turn, spelling: Spelling, messages: int) -> None:
+    def _add_changed(self, turn: Turn, run: tuple[Message, ...]) -> None:
+        """A turn of ours that the template prints otherwise than it is."""
+        self._used.add(turn)
+        self._watch.lengths.add(self._here().length)
+        self.counters["reencoded_turns"] += 1
+        self._add_piece(run)
+
+    def _add_turn(self, turn: Turn, frame: Frame, spelling: Spelling, messages: int) -> None:
         self._used.add(turn)
         self.counters["split_tokens"] += spelling.split_tokens
         self.counters["cut_turns"] += spelling.cut
-        self._append(self._template.opening_ids(first=not self._count, tools=self._tools))
+        self._append(frame.opening)
         self._append(spelling.ids)
         closing = self._template.closing_ids
         closed = spelling.ended and spelling.ids[-1] == closing[0]
@@ -277,7 +310,7 @@ class _Draft:
     def _here(self) -> IdCursor:
         """Where an answer would be sampled that stands next."""
         here = self._cursor.fork()
-        here.advance(self._template.opening_ids(first=not self._count, tools=self._tools))
+        here.advance(self._script.opening(self._count))
         return here
 
     def _rank(self, here: IdCursor, turn: Turn) -> tuple[int, int, int, int]:

@@ -51,6 +51,8 @@ class Checkpoint:
     messages: tuple[Message, ...]
     """As they were put together: with the reasoning that marks stand for."""
     tools: tuple[ToolSpec, ...]
+    text: str
+    """Of a conversation that is rendered as a whole: these messages in it."""
     ids: tuple[int, ...]
     """At least `length` of them count."""
     length: int

@@ -1,13 +1,14 @@
 """The template contract, checked over probe conversations when a template is loaded.
 
-Pieces equal the whole, as text and as ids; the generation prompt opens an assistant turn; the body of a turn is found,
-ends on token boundaries and reads back as the message that it was rendered from.
+Pieces equal the whole, as text and as ids; where a message depends on later ones, the assistant turns are found in the
+whole. The generation prompt opens an assistant turn; the body of a turn is found, ends on token boundaries and reads
+back as the message that it was rendered from.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,10 +19,10 @@ from tokenizers import Tokenizer
 from openforgerl.errors import AssemblyError, ConfigError
 from openforgerl.records import Message, Role, SpanKind
 from openforgerl.tokens.codec import Codec
-from openforgerl.tokens.families import FAMILIES, HERMES, Family
+from openforgerl.tokens.families import FAMILIES, Family
 from openforgerl.tokens.markup import Part, scan
-from openforgerl.tokens.pieces import BODY, frame, piece, units
-from openforgerl.tokens.probes import ARGUMENTS, PROBES, TOOLS, USER, Probe, calling, control_probe
+from openforgerl.tokens.pieces import BODY, frame, piece, regions, units
+from openforgerl.tokens.probes import AGAIN, ARGUMENTS, DEVELOPER, PROBES, TOOLS, USER, Probe, calling, control_probe
 from openforgerl.tokens.rendering import ChatRenderer, Marked, encode_marked
 
 Result = TypeVar("Result")
@@ -33,6 +34,8 @@ class Shape:
 
     header: str
     closing: str
+    """Where messages depend on later ones: the end-of-turn token alone."""
+    depends: bool
     family: Family
     keeps_reasoning: bool
     merge_tool_results: bool
@@ -41,16 +44,23 @@ class Shape:
 def learn(codec: Codec, source: str, name: str) -> tuple[ChatRenderer, Shape]:
     """Raises ConfigError: the template, the case, and what is wrong in it."""
     renderer = _checked(name, "tool arguments", partial(_renderer, codec, source, name))
-    header, closing = _checked(name, "an assistant turn", partial(frame, renderer, first=False))
-    _checked(name, "an assistant turn", partial(_check_frame, renderer, header, closing))
-    keeps = _checked(name, "reasoning", partial(_keeps_reasoning, renderer))
+    header, end = _checked(name, "an assistant turn", partial(_turn_marks, renderer))
     merge = not _fits(renderer, merge=False) and _fits(renderer, merge=True)
-    family = _checked(name, "a call", partial(_family, renderer, header, closing))
-    shape = Shape(header=header, closing=closing, family=family, keeps_reasoning=keeps, merge_tool_results=merge)
+    depends = not merge and not _fits(renderer, merge=False)
+    closing = end if depends else frame(renderer, first=False)[1]
+    _checked(name, "an assistant turn", partial(_check_frame, codec, header, closing))
+    shape = Shape(
+        header=header,
+        closing=closing,
+        depends=depends,
+        family=_checked(name, "a call", partial(_family, renderer, header, end)),
+        keeps_reasoning=_checked(name, "reasoning", partial(_keeps_reasoning, renderer)),
+        merge_tool_results=merge,
+    )
     stock = Tokenizer.from_str(codec.tokenizer.to_str())
     stock.encode_special_tokens = False
     for probe in PROBES:
-        for check in (_check_pieces, _check_contents, _check_bodies):
+        for check in (_check_cuts, _check_contents, _check_bodies):
             _checked(name, probe.case, partial(check, renderer, shape, probe))
         _checked(name, probe.case, partial(_check_stock, renderer, stock, probe))
     for control in sorted(codec.specials):
@@ -70,23 +80,47 @@ def _checked(name: str, case: str, check: Callable[[], Result]) -> Result:
 
 
 def _renderer(codec: Codec, source: str, name: str) -> ChatRenderer:
-    """Arguments go in as text where the template prints a text as it is, else as an object."""
+    """Arguments go in as text where the template prints a text as it is, else as an object.
+
+    Developers are called so where the template knows them, else they are systems.
+    """
     for as_text in (True, False):
         renderer = ChatRenderer(codec, source, name, arguments_as_text=as_text)
         printed = renderer.render((USER, calling("bash"))).plain()
         if (ARGUMENTS if as_text else "ls -la") in printed and json.dumps(ARGUMENTS) not in printed:
-            return renderer
-    raise ValueError("the arguments of a call are not printed")
+            break
+    else:
+        raise ValueError("the arguments of a call are not printed")
+    if _knows_developers(renderer):
+        return renderer
+    return ChatRenderer(codec, source, name, arguments_as_text=as_text, developer=Role.SYSTEM.value)
 
 
-def _check_frame(renderer: ChatRenderer, header: str, closing: str) -> None:
-    codec = renderer.codec
-    prompt = renderer.render((USER,), generation_prompt=True).behind(renderer.render((USER,))).plain()
-    if prompt != header:
-        raise ValueError(f"the generation prompt {prompt!r} is not the header of an assistant turn, {header!r}")
-    end = codec.special_pattern.match(closing)
+def _knows_developers(renderer: ChatRenderer) -> bool:
+    try:
+        return DEVELOPER.text in renderer.render((DEVELOPER, USER)).plain()
+    except AssemblyError:
+        return False
+
+
+def _turn_marks(renderer: ChatRenderer) -> tuple[str, str]:
+    """The generation prompt, which opens an assistant turn, and the token that ends one."""
+    header = renderer.render((USER,), generation_prompt=True).behind(renderer.render((USER,))).plain()
+    turn = Message(role=Role.ASSISTANT, text=BODY)
+    opening, found, behind = renderer.render((USER, turn, AGAIN)).plain().partition(BODY)
+    if not found or BODY in behind:
+        raise ValueError("the text of an assistant message is not printed once, as it is")
+    if not header or header not in opening:
+        raise ValueError(f"the generation prompt {header!r} is not the header of an assistant turn, {opening!r}")
+    end = renderer.codec.special_pattern.match(behind)
     if end is None:
-        raise ValueError(f"an assistant turn is closed by {closing!r}, which begins with no control token")
+        raise ValueError(f"an assistant turn is closed by {behind[:20]!r}, which begins with no control token")
+    return header, end.group()
+
+
+def _check_frame(codec: Codec, header: str, closing: str) -> None:
+    if codec.special_pattern.match(header) is None:
+        raise ValueError(f"the generation prompt {header!r} begins with no control token")
     body = "Hello there."
     parts = encode_marked(codec, Marked(text=header)) + list(codec.encode(body))
     parts += encode_marked(codec, Marked(text=closing))
@@ -99,11 +133,11 @@ def _keeps_reasoning(renderer: ChatRenderer) -> bool:
     return BODY in renderer.render((USER, turn)).plain()
 
 
-def _family(renderer: ChatRenderer, header: str, closing: str) -> Family:
+def _family(renderer: ChatRenderer, header: str, end: str) -> Family:
     """The first that reads back a call that the template prints."""
-    message = calling("bash")
-    text = renderer.render((USER, message), TOOLS).plain()
-    body = text[text.rindex(header) + len(header) : len(text) - len(closing)]
+    marked = renderer.render((USER, calling("bash")), TOOLS, generation_prompt=True)
+    turn = regions(marked, header, end, 1)[0]
+    body = marked.text[turn.body : turn.stop]
     for family in FAMILIES:
         parts = scan(body, tools=TOOLS, family=family)
         if [json.loads(part.arguments) for part in parts if part.kind is SpanKind.TOOL_CALL] == [json.loads(ARGUMENTS)]:
@@ -113,19 +147,29 @@ def _family(renderer: ChatRenderer, header: str, closing: str) -> Family:
 
 
 def _fits(renderer: ChatRenderer, *, merge: bool) -> bool:
-    shape = Shape(header="", closing="", family=HERMES, keeps_reasoning=False, merge_tool_results=merge)
     try:
         for probe in PROBES:
-            _check_pieces(renderer, shape, probe)
+            _check_pieces(renderer, probe, merge=merge)
     except (AssemblyError, ValueError):
         return False
     return True
 
 
-def _check_pieces(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+def _check_cuts(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
+    if not shape.depends:
+        _check_pieces(renderer, probe, merge=shape.merge_tool_results)
+        return
+    for count in [place + 1 for place, message in enumerate(probe.messages) if message.role in (Role.USER, Role.TOOL)]:
+        turns = sum(message.role is Role.ASSISTANT for message in probe.messages[:count])
+        whole = renderer.render(probe.messages[:count], probe.tools, generation_prompt=True)
+        for turn in regions(whole, shape.header, shape.closing, turns):
+            _check_boundary(renderer.codec, Marked(text=whole.text[: turn.start]), Marked(text=shape.header))
+
+
+def _check_pieces(renderer: ChatRenderer, probe: Probe, *, merge: bool) -> None:
     """Of the conversation and of each of its beginnings, so that nothing depends on what comes later."""
     for count in range(1, len(probe.messages) + 1):
-        cut = units(probe.messages[:count], merge_tool_results=shape.merge_tool_results)
+        cut = units(probe.messages[:count], merge_tool_results=merge)
         pieces = [piece(renderer, unit, first=not place, tools=probe.tools) for place, unit in enumerate(cut)]
         whole = renderer.render(probe.messages[:count], probe.tools)
         joined = "".join(marked.plain() for marked in pieces)
@@ -158,15 +202,21 @@ def _check_contents(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
 
 
 def _check_bodies(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
-    for message in probe.messages:
-        if message.role is not Role.ASSISTANT:
-            continue
-        text = piece(renderer, (message,), first=False).plain()
-        if not (text.startswith(shape.header) and text.endswith(shape.closing)):
-            raise ValueError("an assistant turn has not always the same header and closing")
-        body = text[len(shape.header) : len(text) - len(shape.closing)]
-        if not _reads_as(scan(body, tools=TOOLS, family=shape.family), message, shape):
-            raise ValueError(f"the body {body!r} does not read back as its message")
+    said = [message for message in probe.messages if message.role is Role.ASSISTANT]
+    for message, text in zip(said, _bodies(renderer, shape, probe, said), strict=True):
+        if not _reads_as(scan(text, tools=TOOLS, family=shape.family), message, shape):
+            raise ValueError(f"the body {text!r} does not read back as its message")
+
+
+def _bodies(renderer: ChatRenderer, shape: Shape, probe: Probe, said: Sequence[Message]) -> list[str]:
+    if shape.depends:
+        whole = renderer.render(probe.messages, probe.tools, generation_prompt=True)
+        turns = regions(whole, shape.header, shape.closing, len(said))
+        return [Marked(text=whole.text[turn.body : turn.stop], sentinel=whole.sentinel).plain() for turn in turns]
+    texts = [piece(renderer, (message,), first=False).plain() for message in said]
+    if not all(text.startswith(shape.header) and text.endswith(shape.closing) for text in texts):
+        raise ValueError("an assistant turn has not always the same header and closing")
+    return [text[len(shape.header) : len(text) - len(shape.closing)] for text in texts]
 
 
 def _reads_as(parts: tuple[Part, ...], message: Message, shape: Shape) -> bool:
@@ -174,8 +224,12 @@ def _reads_as(parts: tuple[Part, ...], message: Message, shape: Shape) -> bool:
     if calls != [(call.name, json.loads(call.arguments)) for call in message.tool_calls]:
         return False
     texts = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in SpanKind}
-    reasoning = message.reasoning if shape.keeps_reasoning else ""
-    return (texts[SpanKind.TEXT], texts[SpanKind.REASONING]) == (message.text, reasoning)
+    if texts[SpanKind.TEXT] != message.text:
+        return False
+    reasoning = texts[SpanKind.REASONING]
+    if shape.depends:
+        return reasoning in ("", message.reasoning)
+    return reasoning == (message.reasoning if shape.keeps_reasoning else "")
 
 
 def _check_stock(renderer: ChatRenderer, stock: Tokenizer, probe: Probe) -> None:
@@ -189,7 +243,7 @@ def _check_stock(renderer: ChatRenderer, stock: Tokenizer, probe: Probe) -> None
 
 def _check_control_text(renderer: ChatRenderer, shape: Shape, probe: Probe) -> None:
     """Broken for rendering, it is whole and plain afterwards."""
-    _check_pieces(renderer, shape, probe)
+    _check_cuts(renderer, shape, probe)
     marked = renderer.render(probe.messages, probe.tools)
     calm = control_probe("control")
     control = probe.messages[0].text[1:-1]

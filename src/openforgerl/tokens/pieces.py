@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from openforgerl.records import Message, Role, ToolCall, ToolSpec
@@ -57,3 +58,35 @@ def frame(renderer: ChatRenderer, *, first: bool, tools: Sequence[ToolSpec] = ()
     if not found or BODY in closing:
         raise ValueError("the text of an assistant message is not printed once, as it is")
     return opening, closing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """An assistant turn in the text of a conversation."""
+
+    start: int
+    body: int
+    """Behind its header."""
+    stop: int
+    end: int
+    """Behind its end-of-turn token."""
+
+
+def regions(whole: Marked, header: str, end: str, count: int) -> tuple[Region, ...]:
+    """The turns between the headers and the ends of turns in a prompt. Raises ValueError where they are not `count`.
+
+    Both begin with a control token, and none of those is left unbroken in what comes from a message.
+    """
+    found: list[Region] = []
+    place = 0
+    for _ in range(count):
+        start = whole.text.find(header, place)
+        body = start + len(header)
+        stop = whole.text.find(end, body)
+        if start < 0 or stop < 0:
+            break
+        place = stop + len(end)
+        found.append(Region(start=start, body=body, stop=stop, end=place))
+    if len(found) != count or whole.text.find(header, place) != len(whole.text) - len(header):
+        raise ValueError(f"of {count} assistant turns it prints another number, or the prompt opens none at its end")
+    return tuple(found)

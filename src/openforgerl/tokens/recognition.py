@@ -127,19 +127,20 @@ class Recognition:
         cut = (turn for turn in pool if turn not in taken and turn.call.delivered.state != "full")
         return [turn for turn in cut if self._begun(turn, sent) is not None]
 
-    def spelling(self, turn: Turn, sent: Sent) -> Spelling:
-        """A turn that agrees, as its ids."""
-        return turn.whole(reasoning=self._keeps_reasoning(turn, sent))
+    def spelling(self, turn: Turn, sent: Sent, reasoning: bool | None = None) -> Spelling:
+        """A turn that agrees, as its ids; with its reasoning, without it, or (None) as the message shows it."""
+        return turn.whole(reasoning=self._keeps_reasoning(turn, sent) if reasoning is None else reasoning)
 
-    def beginning(self, turn: Turn, sent: Sent) -> Spelling:
+    def beginning(self, turn: Turn, sent: Sent, reasoning: bool | None = None) -> Spelling:
         """A turn of which it is the beginning, as the ids of that."""
-        found = self._begun(turn, sent)
+        found = self._begun(turn, sent, reasoning)
         if found is None:
             raise ValueError(f"the message does not begin the answer of call {turn.call.call_id}")
         return found
 
-    def _begun(self, turn: Turn, sent: Sent) -> Spelling | None:
-        return turn.beginning(sent.message, reasoning=self._keeps_reasoning(turn, sent))
+    def _begun(self, turn: Turn, sent: Sent, reasoning: bool | None = None) -> Spelling | None:
+        shown = self._keeps_reasoning(turn, sent) if reasoning is None else reasoning
+        return turn.beginning(sent.message, reasoning=shown)
 
     def names_none(self, sent: Sent) -> bool:
         """Whether its ids name no turn, so that content alone decides."""

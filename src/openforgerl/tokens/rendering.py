@@ -57,12 +57,15 @@ def encode_marked(codec: Codec, marked: Marked) -> list[int]:
 class ChatRenderer:
     """One compiled template."""
 
-    def __init__(self, codec: Codec, source: str, name: str, *, arguments_as_text: bool = True) -> None:
-        """Raises ConfigError where `source` is no Jinja template."""
+    def __init__(
+        self, codec: Codec, source: str, name: str, *, arguments_as_text: bool = True, developer: str = "developer"
+    ) -> None:
+        """`developer`: what developers are called. Raises ConfigError where `source` is no Jinja template."""
         self.codec = codec
         self.source = source
         self.name = name
         self.arguments_as_text = arguments_as_text
+        self._developer = developer
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -94,7 +97,8 @@ class ChatRenderer:
         """A message in the Hugging Face convention; a text is never null, so that no template prints None."""
         if message.images:
             raise AssemblyError("this model reads no images; send text only", code="unsupported_content")
-        fields: dict[str, Value] = {"role": message.role.value, "content": message.text}
+        role = self._developer if message.role is Role.DEVELOPER else message.role.value
+        fields: dict[str, Value] = {"role": role, "content": message.text}
         if message.reasoning:
             fields["reasoning_content"] = message.reasoning
         if message.tool_calls:

@@ -1,5 +1,7 @@
 """A chat template bound to a tokenizer: messages to ids, in pieces or whole, with the same result.
 
+Where it makes messages depend on later ones, a conversation is only rendered whole.
+
 The contract that makes this true is checked when a template is loaded.
 """
 
@@ -14,7 +16,7 @@ from openforgerl.records import Message, ToolSpec
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.contract import learn
 from openforgerl.tokens.ids import Ids, as_ids
-from openforgerl.tokens.pieces import frame, piece, units
+from openforgerl.tokens.pieces import Region, frame, piece, regions, units
 from openforgerl.tokens.rendering import Marked, encode_marked
 
 DEFAULT = Path(__file__).parent / "templates" / "hermes_chatml.jinja"
@@ -34,6 +36,9 @@ class Template:
         """Closes an assistant turn: the end-of-turn id, then what the template puts behind it."""
         self.codec = codec.with_stop_id(int(self.closing_ids[0]))
         """Its stop ids include the end of turn of this template."""
+        self.header = self._shape.header
+        self.depends = self._shape.depends
+        """Whether what is printed of a message depends on later ones."""
         self.family = self._shape.family
         """How its model writes calls."""
         self.keeps_reasoning = self._shape.keeps_reasoning
@@ -68,10 +73,25 @@ class Template:
         opening, _ = frame(self._renderer, first=True, tools=tools)
         return as_ids(encode_marked(self.codec, Marked(text=opening)))
 
+    def whole(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Marked:
+        """A prompt rendered at once. Raises AssemblyError."""
+        return self._renderer.render(messages, tools, generation_prompt=True)
+
+    def turns(self, whole: Marked, count: int) -> tuple[Region, ...]:
+        """Where the `count` assistant turns of a prompt stand. Raises AssemblyError."""
+        try:
+            return regions(whole, self._shape.header, self._shape.closing, count)
+        except ValueError as error:
+            raise AssemblyError(f"chat template {self.name}: {error}") from error
+
+    def marked_ids(self, marked: Marked) -> Ids:
+        """Ids of a part of a rendering that begins and ends at control tokens."""
+        return as_ids(encode_marked(self.codec, marked))
+
     def whole_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Ids:
         """A prompt rendered and encoded at once, no recorded ids in it: what a stock server sees."""
-        return as_ids(encode_marked(self.codec, self._renderer.render(messages, tools, generation_prompt=True)))
+        return self.marked_ids(self.whole(messages, tools))
 
     def whole_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
         """The text of `whole_ids`."""
-        return self._renderer.render(messages, tools, generation_prompt=True).plain()
+        return self.whole(messages, tools).plain()

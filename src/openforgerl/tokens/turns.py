@@ -55,6 +55,11 @@ class Turn:
         return scan(self._seen, tools=tools, family=self._family)
 
     @property
+    def reasons(self) -> bool:
+        """Whether it begins with reasoning, be it an empty one."""
+        return self._reasoning_stop > 0
+
+    @property
     def _reasoning_stop(self) -> int:
         """Where the reasoning ends in the text, markup included; 0 where there is none."""
         return self._parts[0].stop if self._parts and self._parts[0].kind is SpanKind.REASONING else 0
