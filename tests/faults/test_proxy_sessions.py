@@ -12,12 +12,25 @@ import pytest
 
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.errors import AccessError, ConfigError, StoreError
+from openforgerl.proxy.access import SessionAccess
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.proxy.feed import Batch
 from openforgerl.proxy.gateway import Gateway
 from openforgerl.proxy.server import serve
 from openforgerl.proxy.session import LiveSession
-from openforgerl.records import Completion, Delivered, EndedBy, Ending, Grade, MaskReason, ModelRequest, Session
+from openforgerl.records import (
+    Completion,
+    Delivered,
+    EndedBy,
+    Ending,
+    Grade,
+    MaskReason,
+    Message,
+    ModelRequest,
+    RecordedCall,
+    Role,
+    Session,
+)
 from openforgerl.store.sqlite import Store
 from proxy_world import ADMIN, FINISHED, Gate, World, in_turn, lawful, odd_ids, proxy
 
@@ -72,6 +85,28 @@ async def test_a_call_that_outlives_the_close_is_late(tmp_path: Path) -> None:
         assert (await asked)[0] == 410
         (call,) = world.store.calls(access.session_id)
         assert call.completion is Completion.LATE
+
+
+async def test_what_a_client_takes_after_the_close_changes_nothing(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn("whole")) as world:
+        sealed = await read_after_the_close(world, await world.open())
+        assert world.gateway.totals["deliveries_after_the_close"] == 1
+        assert world.store.calls(sealed.session_id) == (sealed,)
+        with pytest.raises(StoreError, match="is sealed"):
+            await world.store.deliver(sealed.session_id, sealed.call_id, Delivered(state="full"))
+        assert world.store.calls(sealed.session_id) == (sealed,)
+
+
+async def read_after_the_close(world: World, access: SessionAccess) -> RecordedCall:
+    request = ModelRequest(messages=(Message(role=Role.USER, text="hi"),))
+    feed = world.gateway.answer(world.gateway.authorize(access.session_id, access.key), "chat", request, {})
+    await world.recorded(access.session_id, 1)
+    (sealed,) = await world.settled(access)
+    async for batch in feed.batches():
+        assert batch is not None
+        feed.wrote(batch)
+    feed.leave()
+    return sealed
 
 
 async def test_shutting_down_records_what_is_in_flight_and_leaves_sessions_open(tmp_path: Path) -> None:

@@ -310,6 +310,9 @@ class Call:
         if record is None or delivered == self._told:
             return
         self._told = delivered
+        if self._session.sealed:
+            self._session.count("deliveries_after_the_close")
+            return
         self._session.remember(replace(record, delivered=delivered))
         self._parts.spawn(self._session, self._deliver(delivered))
 

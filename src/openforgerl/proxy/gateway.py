@@ -151,6 +151,7 @@ class Gateway:
             if session_id not in self._live:
                 return
             await self._give_up(live, Stop.SESSION_CLOSED)
+            live.sealed = True
             await self.store.seal(session_id, replace(ending, counters=dict(live.counters)))
             del self._live[session_id]
             self._bodies.closed(live.bodies)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from openforgerl.dialects.base import CountCall, Dialect, HttpAnswer, HttpRequest, ParsedCall
 from openforgerl.dialects.chat import ChatDialect
@@ -69,10 +69,12 @@ async def serve(
     )
     control = Control(gateway, admin_token)
     config = gateway.config
-    app = web.Application(middlewares=[bounded_answers(config.write_timeout_s)])
-    app.add_routes(control.routes())
-    app.router.add_route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, spoken).answer)
-    app.router.add_route("*", "/{path:.*}", unknown_route)
+    app = web.Application()
+    calls = web.route("*", "/s/{session}{path:(?:/.*)?}", SessionRoute(gateway, spoken).answer)
+    routes = (*control.routes(), calls, web.route("*", "/{path:.*}", unknown_route))
+    for route in routes:
+        handler = bounded(route.handler, config.write_timeout_s)
+        app.add_routes([web.RouteDef(route.method, route.path, handler, route.kwargs)])
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -100,11 +102,13 @@ async def _stop(gateway: Gateway, runner: web.AppRunner, listener: socket.socket
     listener.close()
 
 
-def bounded_answers(write_timeout_s: float) -> Middleware:
-    """Every answer is written here, and one that its client does not take in time is dropped with its connection."""
+def bounded(handler: Handler, write_timeout_s: float) -> Handler:
+    """Every answer is written here, and one that its client does not take in time is dropped with its connection.
 
-    @web.middleware
-    async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    No middleware: aiohttp keeps the handlers of those for ever.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
         response = await handler(request)
         if not response.prepared:
             try:
@@ -115,7 +119,7 @@ def bounded_answers(write_timeout_s: float) -> Middleware:
                 _drop(request)
         return response
 
-    return bounded
+    return answer
 
 
 class SessionRoute:

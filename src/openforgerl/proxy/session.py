@@ -61,6 +61,8 @@ class LiveSession:
     clients: int = 0
     closed: bool = False
     """The key is dead."""
+    sealed: bool = False
+    """Nothing of its calls changes any more."""
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_index: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -67,6 +67,8 @@ def insert_delivery(connection: sqlite3.Connection, session_id: str, call_id: st
     ).fetchone()
     if found is None:
         raise StoreError(f"call {call_id} of session {session_id} is not in the store: it cannot have been delivered")
+    if _ending(connection, session_id) is not None:
+        raise StoreError(f"call {call_id}: session {session_id} is sealed, what was delivered of its calls stays")
     if not 0 <= delivered.count <= found[0] // encoding.ID_SIZE:
         raise StoreError(
             f"call {call_id} has {found[0] // encoding.ID_SIZE} ids, {delivered.count} cannot be delivered"
