@@ -8,6 +8,7 @@ The contract that makes this true is checked when a template is loaded.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,11 +47,16 @@ class Template:
 
     @classmethod
     def load(cls, codec: Codec, path: Path | None = None) -> Template:
-        """The template of a file; by default the one that ships with us. Raises ConfigError."""
+        """The template of a file, of a tokenizer_config.json too; by default the one that ships with us.
+
+        Raises ConfigError.
+        """
         path = path or DEFAULT
         try:
             source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            if path.suffix == ".json":
+                source = _inline(source)
+        except (OSError, ValueError) as error:
             raise ConfigError(f"chat template {path}: {error}") from error
         return cls(codec, source, path.name)
 
@@ -95,3 +101,12 @@ class Template:
     def whole_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
         """The text of `whole_ids`."""
         return self.whole(messages, tools).plain()
+
+
+def _inline(settings: str) -> str:
+    """The template that tokenizer settings hold. Raises ValueError."""
+    parsed = json.loads(settings)
+    source = parsed.get("chat_template") if isinstance(parsed, dict) else None
+    if not isinstance(source, str):
+        raise ValueError("it holds no text `chat_template`; name a file that does, or a .jinja file")
+    return source
