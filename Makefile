@@ -18,7 +18,8 @@ setup: ## packages, model, node and pi; a second run takes a second
 train: setup ## CONFIG=..., ARGS="--set harness.name=react", ARGS="--run runs/X --resume"
 	$(BIN)/openforgerl train $(CONFIG) $(ARGS)
 
-test: setup ## all that needs no big environment
+test: ## all that needs no big environment
+	@$(PYTHON) scripts/setup.py --test
 	$(BIN)/pytest -m "not real" -rsfE
 
 test-real: ## what installs and runs big foreign programs

@@ -1,4 +1,6 @@
-"""Make this machine and this clone ready: `make setup`. A second run takes a second. `--real`: big harnesses too.
+"""Make this machine and this clone ready: `make setup`. A second run takes a second.
+
+`--test` brings the harnesses that the tests run, `--real` all of them.
 
 Big things live in the cache and are shared by clones; a clone has a small `.venv` that points there. Runs on a bare
 Python, so it uses only the standard library.
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +38,14 @@ from openforgerl.harnesses.installing import (
 
 Result = TypeVar("Result")
 LOCK = ROOT / "requirements" / "dev.lock"
+FOR_TRAINING = {"@mariozechner/pi-coding-agent": "0.73.1"}
+FOR_TESTS = {"@anthropic-ai/claude-code": "2.1.332", "@openai/codex": "0.171.0"}
+FOR_REAL_TESTS = {
+    "@google/gemini-cli": "0.61.0",
+    "@qwen-code/qwen-code": "0.24.4",
+    "opencode-ai": "1.18.33",
+    "openclaw": "2026.9.6",
+}
 SCRIPTS = ("pytest", "mypy", "lint-imports", "tensorboard")
 # A shared console script, run by this clone's python. `-P`: what lies in the current folder shadows no package.
 SCRIPT = """#!/bin/sh
@@ -54,8 +65,11 @@ def main() -> int:
         step("this clone's .venv", lambda: clone_environment(environment))
         step("model SmolLM2-135M-Instruct", lambda: model(cache))
         step("node 24", lambda: str(node_folder(cache)))
-        step("pi", lambda: str(npm_install(cache, "@mariozechner/pi-coding-agent", "0.73.1")))
+        harnesses(cache, FOR_TRAINING)
+        if {"--test", "--real"} & set(sys.argv[1:]):
+            harnesses(cache, FOR_TESTS)
         if "--real" in sys.argv[1:]:
+            harnesses(cache, FOR_REAL_TESTS)
             sdks = ROOT / "tests" / "wire" / "javascript"
             step("JavaScript SDKs", lambda: str(npm_pins(cache, "javascript-sdks", sdks)))
             step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
@@ -63,6 +77,11 @@ def main() -> int:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def harnesses(cache: Path, packages: dict[str, str]) -> None:
+    for package, version in packages.items():
+        step(package.rpartition("/")[2], partial(npm_install, cache, package, version))
 
 
 def step(name: str, act: Callable[[], Result]) -> Result:

@@ -15,6 +15,13 @@ HARNESSES = {
     "react": "openforgerl.harnesses.react:React",
     "pi": "openforgerl.harnesses.pi:Pi",
     "mini-swe-agent": "openforgerl.harnesses.mini_swe_agent:MiniSweAgent",
+    "claude-code": "openforgerl.harnesses.claude_code:ClaudeCode",
+    "codex": "openforgerl.harnesses.codex:Codex",
+    "gemini-cli": "openforgerl.harnesses.gemini_cli:GeminiCli",
+    "qwen-code": "openforgerl.harnesses.qwen_code:QwenCode",
+    "opencode": "openforgerl.harnesses.opencode:OpenCode",
+    "openclaw": "openforgerl.harnesses.openclaw:OpenClaw",
+    "zeroclaw": "openforgerl.harnesses.zeroclaw:ZeroClaw",
 }
 GRADERS = {"tests": "openforgerl.graders.tests:TestsGrader"}
 ENGINES = {"local": "openforgerl.engines.local:LocalEngine"}

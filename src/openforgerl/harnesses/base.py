@@ -20,7 +20,7 @@ class HarnessConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "pi"
-    """A member (react, pi, mini-swe-agent), or `package.module:Class` of the user's own."""
+    """A member (pi, claude-code, codex, ...: docs/harnesses.md), or `package.module:Class` of the user's own."""
     system_prompt: str | None = None
     """Replaces the harness's own system prompt where it has a flag for that."""
     tools: tuple[str, ...] | None = None

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from openforgerl.errors import HarnessError
 from openforgerl.harnesses.base import HOME, HarnessConfig, ModelAccess
-from openforgerl.harnesses.installing import node_folder, npm_install
+from openforgerl.harnesses.node import NodeProgram, instruction
 from openforgerl.records import LaunchPlan, Task
 
 _PACKAGE = "@mariozechner/pi-coding-agent"
@@ -26,32 +25,21 @@ class Pi:
 
     def __init__(self, config: HarnessConfig) -> None:
         self._config = config
+        self._program = NodeProgram(package=_PACKAGE, version=self.version, start=f"{_PACKAGE}/dist/cli.js")
 
     def install(self, cache: Path) -> None:
-        npm_install(cache, _PACKAGE, self.version)
+        self._program.install(cache)
 
     def plan(self, task: Task, access: ModelAccess, cache: Path) -> LaunchPlan:
-        if task.instruction.startswith(("-", "@")):
-            raise HarnessError(f"task {task.task_id}: pi would read an instruction that begins with - or @ as a flag")
-        return LaunchPlan(
-            argv=(
-                "/opt/node/bin/node",
-                f"/opt/pi/node_modules/{_PACKAGE}/dist/cli.js",
-                *self._flags(),
-                task.instruction,
-            ),
-            env={
-                "HOME": HOME,
-                "PATH": "/opt/node/bin:/usr/local/bin:/usr/bin:/bin",
-                "LANG": "C.UTF-8",
-                "PI_OFFLINE": "1",
-                "PI_TELEMETRY": "0",
-            },
+        return self._program.plan(
+            cache,
+            *self._flags(),
+            instruction(task, self.name, "@"),
+            env={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
             files={
                 f"{HOME}/.pi/agent/models.json": _provider(access),
                 f"{HOME}/.pi/agent/settings.json": _settings(access),
             },
-            mounts={"/opt/node": node_folder(cache), "/opt/pi": npm_install(cache, _PACKAGE, self.version)},
         )
 
     def _flags(self) -> tuple[str, ...]:

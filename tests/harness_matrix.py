@@ -1,0 +1,189 @@
+"""Real harnesses driven by a scripted policy: which tool runs a command in each, and a world to run them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openforgerl.engines.scripted import ScriptedAnswer, ScriptedEngine
+from openforgerl.graders.tests import TestsGrader
+from openforgerl.harnesses.base import Harness, HarnessConfig
+from openforgerl.harnesses.claude_code import ClaudeCode
+from openforgerl.harnesses.codex import Codex
+from openforgerl.harnesses.gemini_cli import GeminiCli
+from openforgerl.harnesses.installing import cache_folder
+from openforgerl.harnesses.mini_swe_agent import MiniSweAgent
+from openforgerl.harnesses.openclaw import OpenClaw
+from openforgerl.harnesses.opencode import OpenCode
+from openforgerl.harnesses.pi import Pi
+from openforgerl.harnesses.qwen_code import QwenCode
+from openforgerl.proxy.config import ProxyConfig
+from openforgerl.proxy.gateway import Gateway
+from openforgerl.proxy.server import serve
+from openforgerl.records import GenerateRequest, RecordedCall, Session, Task
+from openforgerl.rollout.attempt import RolloutRequest, World
+from openforgerl.rollout.config import RolloutConfig
+from openforgerl.rollout.scheduler import Scheduler
+from openforgerl.runtimes.process import ProcessRuntime, ProcessRuntimeConfig
+from openforgerl.store.sqlite import Store
+from openforgerl.tokens.codec import Codec
+from openforgerl.tokens.template import Template
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CONTEXT = 1 << 18
+THINK = "<think>\nlet me see\n</think>\n\n"
+HEAD = "To call a tool, write <tool_call>"
+"""In the prompt of a call that offers tools."""
+INSTRUCTION = "Make the files a, b, c and d, then answer: Done."
+GRADER = """#!/bin/bash
+cd /workspace || exit 1
+[ "$(cat a b c d)" = "$(printf 'one\\ntwo\\nthree\\nfour')" ]
+echo $((1 - $?)) >/logs/verifier/reward.txt
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A harness as the scripted policy must know it."""
+
+    make: Callable[[HarnessConfig], Harness]
+    tool: str
+    """The tool that runs a command of the shell."""
+    arguments: Callable[[str], Mapping[str, object]] = lambda command: {"command": command}
+    submits: bool = False
+    """Ends by a command of its own, not by an answer without a call."""
+    deadline_s: float = 120.0
+
+    def call(self, command: str) -> str:
+        return f"<tool_call>{json.dumps({'name': self.tool, 'arguments': dict(self.arguments(command))})}</tool_call>"
+
+
+MEMBERS = {
+    "pi": Member(make=Pi, tool="bash"),
+    "mini-swe-agent": Member(make=MiniSweAgent, tool="bash", submits=True),
+    "claude-code": Member(
+        make=ClaudeCode, tool="Bash", arguments=lambda command: {"command": command, "description": "Make a file"}
+    ),
+    "codex": Member(make=Codex, tool="exec_command", arguments=lambda command: {"cmd": command}),
+    "gemini-cli": Member(make=GeminiCli, tool="run_shell_command"),
+    "qwen-code": Member(
+        make=QwenCode,
+        tool="run_shell_command",
+        arguments=lambda command: {"command": command, "is_background": False},
+    ),
+    "opencode": Member(
+        make=OpenCode, tool="bash", arguments=lambda command: {"command": command, "description": "Make a file"}
+    ),
+    "openclaw": Member(make=OpenClaw, tool="exec", deadline_s=300.0),
+}
+
+
+@dataclass(slots=True)
+class Policy:
+    """Plays four calls: a, then b and c at once, then d, then the end. Keeps what it was asked."""
+
+    codec: Codec
+    member: Member
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """(id, prompt) of each call."""
+    faults: dict[int, ScriptedAnswer] = field(default_factory=dict)
+    """By the number of the call that offers tools: what happens instead, once."""
+    worked: int = 0
+
+    def __call__(self, request: GenerateRequest) -> str | ScriptedAnswer:
+        prompt = self.codec.decode(request.prompt_ids)
+        self.asked.append((request.request_id, prompt))
+        if HEAD not in prompt:
+            return "A short title"
+        self.worked += 1
+        fault = self.faults.pop(self.worked, None)
+        return fault or self.answer(prompt)
+
+    def answer(self, prompt: str) -> ScriptedAnswer:
+        return self.spelled(self.turn(prompt.count("<tool_response>\n")))
+
+    def turn(self, results: int) -> str:
+        call = self.member.call
+        if results == 0:
+            return f"{THINK}I begin.\n{call('echo one > a')}"
+        if results < 3:
+            return f"{call('echo two > b')}\n{call('echo three > c')}"
+        if results == 3:
+            return f"{THINK}{call('echo four > d')}"
+        if self.member.submits:
+            return call("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+        return "Done."
+
+    def spelled(self, text: str) -> ScriptedAnswer:
+        """Character by character: not the tokenizer's own way, so encoding it anew would show."""
+        ids = tuple(token for character in text for token in self.codec.encode(character))
+        return ScriptedAnswer(ids=(*ids, self.codec.stop_ids[0]), chunk_sizes=(7,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A rollout that is over."""
+
+    session: Session
+    calls: tuple[RecordedCall, ...]
+    policy: Policy
+    log: str
+    counters: Mapping[str, int]
+
+
+def task_in(folder: Path) -> Task:
+    tests = folder / "task" / "tests"
+    tests.mkdir(parents=True)
+    (tests / "test.sh").write_text(GRADER)
+    return Task(
+        task_id="four-files",
+        instruction=INSTRUCTION,
+        folder=tests.parent,
+        tests=tests,
+        workspace=None,
+        agent_timeout_s=600.0,
+        grader_timeout_s=30.0,
+    )
+
+
+async def play(folder: Path, member: Member, *, max_calls: int = 20, **faults: ScriptedAnswer) -> Played:
+    """One rollout of the harness. `faults`: call1=..., call2=... go wrong."""
+    codec = Codec.load(FIXTURES / "tiny-chatml")
+    policy = Policy(codec, member, faults={int(name.removeprefix("call")): each for name, each in faults.items()})
+    async with scheduler(folder, member, policy, codec, max_calls) as (many, store):
+        request = RolloutRequest(rollout_id="r", group_id="g", task=task_in(folder))
+        (session,) = await many.collect((request,))
+        calls = store.calls(session.session_id)
+    log = (folder / "logs" / f"{session.session_id}.log").read_text(errors="replace")
+    assert session.ending is not None
+    return Played(session=session, calls=calls, policy=policy, log=log, counters=session.ending.counters)
+
+
+@asynccontextmanager
+async def scheduler(
+    folder: Path, member: Member, policy: Policy, codec: Codec, max_calls: int
+) -> AsyncIterator[tuple[Scheduler, Store]]:
+    harness = member.make(HarnessConfig())
+    harness.install(cache_folder())
+    (folder / "logs").mkdir()
+    store = Store.open(folder / "store")
+    config = ProxyConfig(max_calls_per_session=max_calls)
+    engine = ScriptedEngine(policy, codec, context_length=CONTEXT)
+    gateway = Gateway(engine=engine, store=store, template=Template.load(codec), config=config)
+    async with serve(gateway, admin_token="admin") as server:
+        world = World(
+            run_id="matrix",
+            gateway=gateway,
+            proxy_address=server.address,
+            runtime=ProcessRuntime(ProcessRuntimeConfig(root=folder / "boxes")),
+            harness=harness,
+            grader=TestsGrader(),
+            cache=cache_folder(),
+            logs=folder / "logs",
+            context_length=CONTEXT,
+        )
+        yield Scheduler(world, RolloutConfig(concurrency=1, deadline_s=member.deadline_s, max_tokens=4096)), store
+    await store.aclose()
