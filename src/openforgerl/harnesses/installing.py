@@ -150,9 +150,18 @@ def npm_install(cache: Path, package: str, version: str) -> Path:
 
 
 def npm_pins(cache: Path, name: str, pins: Path) -> Path:
-    """The folder `name` of the cache with what the package-lock.json in `pins` lists. Raises HarnessError."""
+    """The folder `name` of the cache with what the package-lock.json in `pins` lists. Raises HarnessError.
+
+    No package's scripts run at the installation, but of those in `trustedDependencies` of package.json.
+    """
     path = os.pathsep.join([str(node_folder(cache) / "bin"), os.environ.get("PATH", os.defpath)])
-    return _npm_ci(cache / name, pins, path, lambda folder: None)
+
+    def finish(folder: Path) -> None:
+        trusted = json.loads((pins / "package.json").read_text()).get("trustedDependencies", ())
+        if trusted:
+            run(["npm", "rebuild", "--loglevel=error", *trusted], env={**os.environ, "PATH": path}, cwd=folder)
+
+    return _npm_ci(cache / name, pins, path, finish)
 
 
 def pip_install(cache: Path, package: str, version: str) -> Path:
