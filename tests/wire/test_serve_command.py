@@ -1,78 +1,23 @@
 """`openforgerl serve` as a person runs it, with an engine of the user's own beside the config: no torch in sight."""
 
 import json
-import os
-import shutil
 import signal
 import socket
 import stat
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-P", "-c", "import sys; from openforgerl.cli.main import main; sys.exit(main())"]
-ENGINE = """
-from openforgerl.engines.scripted import ScriptedEngine
-from openforgerl.tokens.codec import Codec
-
-class Parrot:
-    @staticmethod
-    def load(folder, options):
-        return ScriptedEngine(lambda request: options["word"], Codec.load(folder))
-"""
-CONFIG = """
-[model]
-path = "model"
-[engine]
-name = "parrot_engine:Parrot"
-options = { word = "hello" }
-"""
-
-
-def environment(**extra: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENFORGERL_")}
-    return {**kept, "PYTHONPATH": str(ROOT / "src"), **extra}
+from serve_process import COMMAND, Serving, environment, start, write_config
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "tests/fixtures/tiny-chatml", tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "parrot_engine.py").write_text(ENGINE)
-    (tmp_path / "serve.toml").write_text(CONFIG)
-    return tmp_path / "serve.toml"
-
-
-@dataclass
-class Serving:
-    process: subprocess.Popen[str]
-    url: str
-    folder: Path
-    said: list[str]
-
-    def stop(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(timeout=30)
-
-
-def start(config: Path, **extra: str) -> Serving:
-    process = subprocess.Popen(
-        [*COMMAND, "serve", str(config)],
-        cwd=config.parent,
-        env=environment(**extra),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    said = [process.stdout.readline() for _ in range(4)]
-    return Serving(process=process, url=said[0].split()[-1], folder=config.parent, said=said)
+    return write_config(tmp_path)
 
 
 @pytest.fixture
