@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from openforgerl.errors import AssemblyError, ConfigError
 from openforgerl.records import Message, Role, ToolSpec
 from openforgerl.tokens.codec import Codec
-from openforgerl.tokens.template import DEFAULT, Template
+from openforgerl.tokens.template import DEFAULT, Template, own_template
 from token_world import BASH, FIXTURE, answer, call, result, system, user
 
 CODEC = Codec.load(FIXTURE)
@@ -131,6 +132,24 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: str | No
         path.write_text(content)
     with pytest.raises(ConfigError, match=said):
         Template.load(CODEC, path)
+
+
+def test_a_model_folder_brings_its_own_template_in_one_of_two_files(tmp_path: Path) -> None:
+    assert own_template(tmp_path) is None
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text("{}")
+    assert own_template(tmp_path) is None
+    with pytest.raises(ConfigError, match="chat_template"):
+        Template.load(CODEC, settings)
+    settings.write_text(json.dumps({"chat_template": SHIPPED}))
+    assert own_template(tmp_path) == settings
+    assert Template.load(CODEC, settings).template_hash == Template.load(CODEC).template_hash
+    (tmp_path / "chat_template.jinja").write_text(SHIPPED)
+    assert own_template(tmp_path) == tmp_path / "chat_template.jinja"
+    settings.write_text("{")
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match=r"tokenizer_config.json"):
+        own_template(tmp_path)
 
 
 def test_a_template_cannot_leave_its_sandbox() -> None:

@@ -19,7 +19,7 @@ from openforgerl.harnesses.installing import cache_folder
 from openforgerl.records import Task
 from openforgerl.tasks.harbor import load_tasks
 from openforgerl.tokens.codec import Codec
-from openforgerl.tokens.template import Template
+from openforgerl.tokens.template import DEFAULT, Template, own_template
 
 
 def model_folder(config: Config) -> Path:
@@ -32,7 +32,12 @@ def model_folder(config: Config) -> Path:
 
 
 def build_template(config: Config, folder: Path) -> Template:
-    return Template.load(Codec.load(folder), config.model.template)
+    return Template.load(Codec.load(folder), template_file(config, folder))
+
+
+def template_file(config: Config, folder: Path) -> Path:
+    """[model] template, else the model's own, else the one that is shipped."""
+    return config.model.template or own_template(folder) or DEFAULT
 
 
 def build_engine(config: Config, folder: Path, source: Path, *, policy_version: int = 0) -> Engine:

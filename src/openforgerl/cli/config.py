@@ -25,7 +25,7 @@ class ModelConfig(BaseModel):
     path: Path | None = None
     """A Hugging Face folder; None: SmolLM2-135M-Instruct as `make setup` leaves it in the cache."""
     template: Path | None = None
-    """A jinja chat template; None: the one that is shipped."""
+    """Holds a chat template: a .jinja file, or a tokenizer_config.json. None: the model's own, else the shipped one."""
 
 
 class EngineConfig(LocalEngineConfig):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from openforgerl.cli.building import template_file
 from openforgerl.cli.config import Config
 from openforgerl.engines.local import LocalEngine
-from openforgerl.tokens.template import DEFAULT
 from openforgerl.trainers.local import LocalTrainer
 from openforgerl.workflows.run_folder import Progress, RunFolder
 
@@ -16,7 +16,10 @@ def load_policy(config: Config, model: Path, folder: RunFolder, progress: Progre
     version = progress.policy_version
     weights = folder.checkpoint(version) if version else model
     engine = LocalEngine.load(weights, config.engine, policy_version=version)
-    trainer = LocalTrainer.load(weights, config.trainer, chat_template=config.model.template or DEFAULT)
+    template = template_file(config, model)
+    # A tokenizer_config.json with a template in it is carried as it is.
+    chat_template = template if template.suffix != ".json" else None
+    trainer = LocalTrainer.load(weights, config.trainer, chat_template=chat_template)
     if version:
         trainer.load_state(folder.state(version))
     return engine, trainer

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -25,6 +26,7 @@ from openforgerl.tokens.pieces import BODY, frame, piece, regions, units
 from openforgerl.tokens.probes import AGAIN, ARGUMENTS, DEVELOPER, PROBES, TOOLS, USER, Probe, calling, control_probe
 from openforgerl.tokens.rendering import ChatRenderer, Marked, encode_marked
 
+SHIPPED = Path(__file__).parent / "templates" / "hermes_chatml.jinja"
 Result = TypeVar("Result")
 
 
@@ -73,7 +75,7 @@ def _checked(name: str, case: str, check: Callable[[], Result]) -> Result:
     try:
         return check()
     except (AssemblyError, ValueError) as error:
-        way_out = "take the template that comes with openforgerl, or change this one"
+        way_out = f"change it, or name another as [model] template ({SHIPPED} comes with openforgerl)"
         raise ConfigError(
             f"chat template {name} breaks the contract in the case {case!r}: {error}; {way_out}"
         ) from error

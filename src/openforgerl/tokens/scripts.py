@@ -151,8 +151,9 @@ class Whole:
         begun = thought.stop if thought else 0
         if not _stands(sent.message, body[begun:]):
             return None
-        whole = (turn.call.answer.reasoning.strip(), sent.message.reasoning.strip())
-        shown = thought is not None and turn.reasons and thought.text.strip() in filter(None, whole)
+        wanted = sent.message.reasoning.strip() or turn.call.answer.reasoning.strip()
+        # What is printed empty stands for what was dropped, unless it was sampled so.
+        shown = thought is not None and turn.reasons and thought.text.strip() == wanted
         reasoning = (self._keep and turn.reasons) or shown
         printed = 0 if reasoning or thought is None else begun
         opening = self._encode(self._text[self._at : region.body + printed], self._sentinel)

@@ -15,12 +15,12 @@ from pathlib import Path
 from openforgerl.errors import AssemblyError, ConfigError
 from openforgerl.records import Message, ToolSpec
 from openforgerl.tokens.codec import Codec
-from openforgerl.tokens.contract import learn
+from openforgerl.tokens.contract import SHIPPED, learn
 from openforgerl.tokens.ids import Ids, as_ids
 from openforgerl.tokens.pieces import Region, frame, piece, regions, units
 from openforgerl.tokens.rendering import Marked, encode_marked
 
-DEFAULT = Path(__file__).parent / "templates" / "hermes_chatml.jinja"
+DEFAULT = SHIPPED
 
 
 class Template:
@@ -101,6 +101,18 @@ class Template:
     def whole_text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
         """The text of `whole_ids`."""
         return self.whole(messages, tools).plain()
+
+
+def own_template(folder: Path) -> Path | None:
+    """The file of a model folder that holds the model's own template. Raises ConfigError where it is not readable."""
+    file, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if file.is_file():
+        return file
+    try:
+        parsed = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{settings}: {error}") from error
+    return settings if isinstance(parsed, dict) and parsed.get("chat_template") else None
 
 
 def _inline(settings: str) -> str:
