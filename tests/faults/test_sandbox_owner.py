@@ -16,6 +16,7 @@ import openforgerl
 from openforgerl.errors import ConfigError, SandboxError
 from openforgerl.runtimes.base import RuntimeLimits
 from openforgerl.runtimes.process import ProcessRuntime, ProcessRuntimeConfig
+from openforgerl.runtimes.process_cgroup import MemoryGroup, probe_name
 from openforgerl.runtimes.process_folder import SandboxFolder, remove_tree
 from openforgerl.runtimes.process_sweep import MARK
 from openforgerl.runtimes.process_tree import readable, run_tool
@@ -53,6 +54,24 @@ async def test_no_process_outlives_a_killed_owner_and_a_sweep_removes_the_rest(k
     assert await machine.runtime.sweep(RUN_ID) >= 1
     assert machine.leftovers() == []
     assert await machine.runtime.sweep(RUN_ID) == 0
+
+
+async def test_a_sweep_removes_the_probe_of_a_killed_maker_and_spares_a_living_ones(tmp_path: Path) -> None:
+    machine = Machine.make(tmp_path)
+    dead = await asyncio.create_subprocess_exec("true")
+    await dead.wait()
+    living = probe_name()
+    lost = living.replace(f".{os.getpid()}.", f".{dead.pid}.")
+    groups = [MemoryGroup.make(name, 1 << 30) for name in (living, lost)]
+    if None in groups:
+        pytest.skip("no cgroup can be made here")
+    ours, theirs = [group.procs.parent for group in groups if group]
+    try:
+        assert await machine.runtime.sweep(RUN_ID) >= 1
+        assert not theirs.exists()
+        assert ours.exists()
+    finally:
+        ours.rmdir()
 
 
 async def test_a_session_can_begin_anew_where_a_killed_owner_left_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 from openforgerl.cli.config import Config
 from openforgerl.cli.members import ENGINES, GRADERS, HARNESSES, member
 from openforgerl.engines.base import Engine
-from openforgerl.errors import ConfigError
+from openforgerl.errors import ConfigError, TaskError
 from openforgerl.graders.base import Grader
 from openforgerl.harnesses.base import Harness
 from openforgerl.harnesses.installing import cache_folder
@@ -61,10 +61,13 @@ def build_grader(config: Config, source: Path) -> Grader:
 
 
 def read_tasks(field: str, folder: Path | None) -> tuple[Task, ...]:
-    """Raises ConfigError where the folder is not named, TaskError where it is wrong."""
+    """Raises ConfigError where the folder is not named, TaskError where it is wrong; both name the field."""
     if folder is None:
         raise ConfigError(f"[tasks] {field} is missing: name a folder of Harbor task folders")
-    return load_tasks(folder)
+    try:
+        return load_tasks(folder)
+    except TaskError as error:
+        raise TaskError(f"[tasks] {field}: {error}") from error
 
 
 def check_families(tasks: Sequence[Task], families: Sequence[str] | None) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 _MOUNT = Path("/sys/fs/cgroup")
+_PROBE = "openforgerl.probe"
 
 
 def _own_groups() -> Mapping[str, str]:
@@ -84,6 +87,21 @@ def _remove(folder: Path) -> bool:
 def group_name(root: Path, run_id: str, session_id: str) -> str:
     """Distinct for each folder of sandboxes, so that a sweep never takes another one's."""
     return f"openforgerl.{hashlib.sha256(bytes(root)).hexdigest()[:8]}.{run_id}.{session_id}"
+
+
+def probe_name() -> str:
+    """Of a group that only shows whether one can be made; it names its maker."""
+    return f"{_PROBE}.{os.getpid()}.{secrets.token_hex(4)}"
+
+
+def dead_probes() -> list[MemoryGroup]:
+    """Probes whose maker was killed before it could remove them."""
+    return [
+        MemoryGroup(folder, events)
+        for parent, _, events in _parents()
+        for folder in sorted(parent.glob(f"{_PROBE}.*"))
+        if not Path("/proc", folder.name.split(".")[2]).exists()
+    ]
 
 
 def abandoned(root: Path, run_id: str) -> list[MemoryGroup]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from openforgerl.errors import ConfigError, SandboxError
 from openforgerl.records import LaunchPlan
 from openforgerl.runtimes.base import WORKSPACE, RuntimeLimits, SandboxSpec
 from openforgerl.runtimes.process_bwrap import SandboxUser, World, beneath, invocation
-from openforgerl.runtimes.process_cgroup import MemoryGroup, group_name
+from openforgerl.runtimes.process_cgroup import MemoryGroup, group_name, probe_name
 from openforgerl.runtimes.process_folder import SandboxFolder, UserSlot
 from openforgerl.runtimes.process_net import PORT, Forwarder, listen_as_root, listen_as_user
 from openforgerl.runtimes.process_seccomp import filter_program
@@ -158,7 +157,7 @@ def probe(bwrap: str, root: Path, limits: RuntimeLimits, first_uid: int) -> str:
 
 
 def _memory(limits: RuntimeLimits) -> str:
-    group = MemoryGroup.make(f"openforgerl.probe.{secrets.token_hex(4)}", limits.memory_bytes)
+    group = MemoryGroup.make(probe_name(), limits.memory_bytes)
     if group is None:
         return "memory is not limited (no cgroup can be made here)"
     group.discard()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from openforgerl.errors import SandboxError
-from openforgerl.runtimes.process_cgroup import abandoned
+from openforgerl.runtimes.process_cgroup import abandoned, dead_probes
 from openforgerl.runtimes.process_folder import dead_sandboxes, garbage, remove_tree
 
 MARK = "OPENFORGERL_SANDBOX"
@@ -28,7 +28,7 @@ async def sweep(root: Path, run_id: str) -> int:
     for path in garbage(root, run_id):
         await remove_tree(path, deadline_s=_GARBAGE_DEADLINE_S)
         count += 1
-    for group in abandoned(root, run_id):
+    for group in (*abandoned(root, run_id), *dead_probes()):
         count += await group.remove()
     return count
 

@@ -13,6 +13,7 @@ from openforgerl.store.sqlite import Store
 from openforgerl.trajectories import kinds, rows
 from openforgerl.web.glossary import HELDOUT
 from openforgerl.workflows.account import why_unused
+from openforgerl.workflows.damage import naming_damage
 from openforgerl.workflows.run_folder import RunFolder
 
 T = TypeVar("T", Use, Receipt)
@@ -88,12 +89,14 @@ def read_sessions(run: RunFolder, store: Store, *, log_bytes: int) -> Iterator[S
     for session in store.sessions():
         name = session.session_id
         calls = store.calls(name)
+        with naming_damage(name):
+            found, told = rows(calls), kinds(calls)
         yield SessionEvidence(
             session=session,
             uses=uses.get(name, ()),
             calls=calls,
-            rows=rows(calls),
-            kinds=kinds(calls),
+            rows=found,
+            kinds=told,
             receipts={receipt.branch: receipt for receipt in receipts.get(name, ())},
             lost_calls=store.intents(name) if session.ending is not None else (),
             log=_log(run.logs / f"{name}.log", log_bytes),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from openforgerl.records import Session, Use
 from openforgerl.store.sqlite import Store
 from openforgerl.trajectories import accounting, rows
+from openforgerl.workflows.damage import naming_damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ def token_account(store: Store) -> TokenAccount:
     unused: Counter[str] = Counter()
     for session in store.sessions():
         calls = store.calls(session.session_id)
-        tokens = accounting(calls, rows(calls))
+        with naming_damage(session.session_id):
+            tokens = accounting(calls, rows(calls))
         sampled += tokens.sampled
         masked.update({str(reason): count for reason, count in tokens.masked.items()})
         reason = why_unused(session, uses.get(session.session_id))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from openforgerl.store.sqlite import Store
 from openforgerl.trajectories import check_rows, rows
 from openforgerl.workflows.account import TokenAccount, token_account
+from openforgerl.workflows.damage import naming_damage
 
 MAX_GAP = 1e-4
 """The hard gate of the local engine in fp32 and sync mode: largest |engine - trainer| log-prob of a row."""
@@ -36,8 +37,11 @@ class Verdict:
 
 
 def verify(store: Store, *, settled_only: bool = False) -> Verdict:
-    """Reads the store only. `settled_only` leaves out sessions whose step is not committed, for beside a live run their
-    receipts are still to come."""
+    """Reads the store only. Raises StoreError for a damaged one.
+
+    `settled_only` leaves out sessions whose step is not committed, for beside a live run their receipts are still to
+    come.
+    """
     settled = {use.session_id for use in store.read_uses()}  # before the receipts, which are written before the uses
     gaps = {(receipt.session_id, receipt.branch): receipt.max_gap for receipt in store.read_receipts()}
     findings: list[str] = []
@@ -46,8 +50,9 @@ def verify(store: Store, *, settled_only: bool = False) -> Verdict:
     sessions = [session for session in store.sessions() if not settled_only or session.session_id in settled]
     for session in sessions:
         calls = store.calls(session.session_id)
-        found = rows(calls)
-        findings += check_rows(calls, found)
+        with naming_damage(session.session_id):
+            found = rows(calls)
+            findings += check_rows(calls, found)
         sampled = [(session.session_id, row.branch) for row in found if row.logprob_kind == "sampled"]
         counts["calls"] += len(calls)
         counts["rows"] += len(found)
