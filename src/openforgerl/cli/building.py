@@ -20,6 +20,7 @@ from openforgerl.records import Task
 from openforgerl.tasks.harbor import load_tasks
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.template import DEFAULT, Template, own_template
+from openforgerl.tokens.vision import Vision
 
 
 def model_folder(config: Config) -> Path:
@@ -32,7 +33,11 @@ def model_folder(config: Config) -> Path:
 
 
 def build_template(config: Config, folder: Path) -> Template:
-    return Template.load(Codec.load(folder), template_file(config, folder))
+    codec = Codec.load(folder)
+    vision = Vision.load(folder, codec)
+    if vision is None:
+        return Template.load(codec, template_file(config, folder))
+    return Template.load(codec, config.model.template or own_template(folder), vision)
 
 
 def template_file(config: Config, folder: Path) -> Path:

@@ -61,6 +61,7 @@ class Parts:
             template_hash=self.template.template_hash,
             tokenizer_hash=self.template.codec.tokenizer_hash,
             enforces_schema=self.engine.enforces_schema,
+            processor_hash=self.template.vision.processor_hash if self.template.vision else "",
         )
 
 
@@ -209,6 +210,8 @@ class Call:
             sampling=planned.sampling,
             stop_ids=self._parts.template.codec.stop_ids,
             output_schema=self._intent.request.output_schema,
+            images=planned.prompt.images,
+            image_bytes=self._intent.request.images,
         )
         async with aclosing(self._parts.engine.generate(request)) as chunks:
             async for chunk in chunks:

@@ -53,6 +53,7 @@ class Provenance:
     template_hash: str
     tokenizer_hash: str
     enforces_schema: bool
+    processor_hash: str
 
 
 def used_sampling(asked: Sampling, pins: Sampling, cap: int | None, room: int) -> Sampling:
@@ -115,4 +116,6 @@ def recorded(
         labels=intent.labels,
         counters=counters,
         error=outcome.error,
+        images=planned.prompt.images,
+        processor_hash=provenance.processor_hash,
     )

@@ -14,7 +14,16 @@ from itertools import islice, takewhile
 from typing import Literal
 
 from openforgerl.errors import AssemblyError
-from openforgerl.records import Message, MessagesDelta, ModelRequest, PromptDelta, RecordedCall, Role, ToolSpec
+from openforgerl.records import (
+    Message,
+    MessagesDelta,
+    ModelRequest,
+    PromptDelta,
+    PromptImage,
+    RecordedCall,
+    Role,
+    ToolSpec,
+)
 from openforgerl.tokens.checkpoints import Checkpoint, Checkpoints, Watch
 from openforgerl.tokens.ids import Ids, as_ids, joined, shared_ints
 from openforgerl.tokens.prefixes import IdCursor, IdTree, MessagePath, MessageTree
@@ -23,6 +32,7 @@ from openforgerl.tokens.rendering import Marked
 from openforgerl.tokens.scripts import Frame, Pieces, Script, Whole
 from openforgerl.tokens.template import Template
 from openforgerl.tokens.turns import Spelling, Turn
+from openforgerl.tokens.vision import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,7 @@ class Prompt:
     ids: tuple[int, ...]
     delta: PromptDelta
     messages: MessagesDelta
+    images: tuple[PromptImage, ...]
     counters: Mapping[str, int]
     """Only those that are not 0.
 
@@ -66,6 +77,8 @@ class Assembler:
         self._messages = MessageTree()
         self._checkpoints = Checkpoints(self._recognition, self._ids)
         self._keep = history_reasoning == "keep"
+        self._grids: dict[str, Grid] = {}
+        """Of images that were seen, by sha256."""
         self._pieces: dict[tuple[tuple[Message, ...], bool, tuple[ToolSpec, ...]], Ids] = {}
         self._texts: dict[tuple[str, str], Ids] = {}
 
@@ -74,6 +87,7 @@ class Assembler:
         sent, stripped = self._stripped(request.messages)
         if not sent:
             raise AssemblyError("messages: [] has nothing to answer; send at least one message")
+        self._measure(request)
         messages, unknown = self._recognition.marked(sent)
         kept = self._checkpoints.nearest(sent, messages, request.tools)
         begun = self._checkpoints.current(kept, messages[len(kept.messages) :]) if kept else None
@@ -90,6 +104,8 @@ class Assembler:
             stripped_lines=stripped, unknown_marks=unknown, whole_renderings=int(self._template.depends)
         )
         prompt = draft.prompt(MessagesDelta(parent=parent, cut=cut, new=sent[cut:]))
+        if self._grids:
+            prompt = replace(prompt, images=self._placed(prompt, sent))
         if draft.checkpoint is not None:
             own = sent[: len(draft.checkpoint.messages)]
             self._checkpoints.keep(replace(draft.checkpoint, sent=own, ids=prompt.ids), kept)
@@ -130,8 +146,21 @@ class Assembler:
         """Ids of a unit that is encoded anew; of a unit seen before, from memory."""
         key = (unit, first, tools if first else ())
         if key not in self._pieces:
-            self._pieces[key] = self._template.piece_ids(unit, first=first, tools=key[2])
+            ids, vision = self._template.piece_ids(unit, first=first, tools=key[2]), self._template.vision
+            grids = [self._grids[image.sha256] for message in unit for image in message.images]
+            self._pieces[key] = vision.expanded(ids, grids) if vision and grids else ids
         return self._pieces[key]
+
+    def _measure(self, request: ModelRequest) -> None:
+        """The grids of images that are new. Raises AssemblyError."""
+        if (vision := self._template.vision) is not None:
+            for sha256 in request.images.keys() - self._grids.keys():
+                self._grids[sha256] = vision.grid(request.images[sha256])
+
+    def _placed(self, prompt: Prompt, messages: tuple[Message, ...]) -> tuple[PromptImage, ...]:
+        names = [image.sha256 for message in messages for image in message.images]
+        vision = self._template.vision
+        return vision.placed(prompt.ids, [(name, self._grids[name]) for name in names]) if vision and names else ()
 
     def _stripped(self, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], int]:
         """Messages without the system lines that a rule removes, and their number; a text that was only those goes."""
@@ -236,6 +265,7 @@ class _Draft:
             ids=ids,
             delta=PromptDelta(parent=parent, cut=cut, new_ids=ids[cut:]),
             messages=messages,
+            images=(),
             counters={name: count for name, count in self.counters.items() if count},
         )
 

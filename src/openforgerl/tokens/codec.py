@@ -56,7 +56,7 @@ class Codec:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         added = tokenizer.get_added_tokens_decoder()
         specials = {token.content: number for number, token in added.items() if token.special}
-        settings = _settings(folder / "tokenizer_config.json")
+        settings = read_settings(folder / "tokenizer_config.json")
         return cls(
             tokenizer=tokenizer,
             tokenizer_hash=hashlib.sha256(data).hexdigest()[:32],
@@ -124,7 +124,7 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: {error.strerror}; a model folder in the Hugging Face layout is needed") from error
 
 
-def _settings(path: Path) -> dict[str, object]:
+def read_settings(path: Path) -> dict[str, object]:
     """An optional JSON file of the folder; {} where it is missing."""
     if not path.exists():
         return {}
@@ -146,7 +146,7 @@ def _token_id(tokenizer: Tokenizer, token: object) -> int | None:
 def _stop_ids(folder: Path, tokenizer: Tokenizer, settings: dict[str, object]) -> tuple[int, ...]:
     found: list[object] = [_token_id(tokenizer, settings.get("eos_token"))]
     for name in ("generation_config.json", "config.json"):
-        value = _settings(folder / name).get("eos_token_id")
+        value = read_settings(folder / name).get("eos_token_id")
         found += value if isinstance(value, list) else [value]
     ids = dict.fromkeys(value for value in found if isinstance(value, int))
     if not ids:

@@ -23,7 +23,18 @@ from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.families import FAMILIES, Family
 from openforgerl.tokens.markup import Part, scan
 from openforgerl.tokens.pieces import BODY, frame, piece, regions, units
-from openforgerl.tokens.probes import AGAIN, ARGUMENTS, DEVELOPER, PROBES, TOOLS, USER, Probe, calling, control_probe
+from openforgerl.tokens.probes import (
+    AGAIN,
+    ARGUMENTS,
+    DEVELOPER,
+    IMAGE_PROBES,
+    PROBES,
+    TOOLS,
+    USER,
+    Probe,
+    calling,
+    control_probe,
+)
 from openforgerl.tokens.rendering import ChatRenderer, Marked, encode_marked
 
 SHIPPED = Path(__file__).parent / "templates" / "hermes_chatml.jinja"
@@ -69,6 +80,20 @@ def learn(codec: Codec, source: str, name: str) -> tuple[ChatRenderer, Shape]:
         probe = control_probe(control)
         _checked(name, probe.case, partial(_check_control_text, renderer, shape, probe))
     return renderer, shape
+
+
+def check_images(renderer: ChatRenderer, name: str, pad_id: int) -> None:
+    """Of a model that reads images: each is printed as one placeholder, in its place. Raises ConfigError."""
+    _checked(name, "images", partial(_check_images, renderer, pad_id))
+
+
+def _check_images(renderer: ChatRenderer, pad_id: int) -> None:
+    for probe in IMAGE_PROBES:
+        _check_pieces(renderer, probe, merge=False)
+        ids = encode_marked(renderer.codec, renderer.render(probe.messages))
+        if ids.count(pad_id) != sum(len(message.images) for message in probe.messages):
+            pad = renderer.codec.token_text(pad_id)
+            raise ValueError(f"an image part of a user message is not printed as one {pad!r}")
 
 
 def _checked(name: str, case: str, check: Callable[[], Result]) -> Result:

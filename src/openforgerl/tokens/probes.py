@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openforgerl.records import Message, Role, ToolCall, ToolSpec
+from openforgerl.records import ImageRef, Message, Role, ToolCall, ToolSpec
 
 ARGUMENTS = '{"command":  "ls -la", "limit": 1}'
 """Spaced as no printer would, so that a template that prints it as it is shows."""
@@ -110,6 +110,22 @@ PROBES: Sequence[Probe] = (
     Probe(
         case="consecutive assistant and user messages",
         messages=(USER, AGAIN, ANSWER, thinking("Two."), USER),
+    ),
+)
+
+
+def _picture(at: int) -> ImageRef:
+    return ImageRef(sha256="0" * 64, media_type="image/png", at=at)
+
+
+IMAGE_PROBES: Sequence[Probe] = (
+    Probe(
+        case="images",
+        messages=(
+            Message(role=Role.USER, text="Look.And here?", images=(_picture(0), _picture(5), _picture(5))),
+            ANSWER,
+            Message(role=Role.USER, images=(_picture(0),)),
+        ),
     ),
 )
 

@@ -66,6 +66,7 @@ class ChatRenderer:
         self.name = name
         self.arguments_as_text = arguments_as_text
         self._developer = developer
+        self.reads_images = False
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -95,10 +96,13 @@ class ChatRenderer:
 
     def _fields(self, message: Message) -> dict[str, Value]:
         """A message in the Hugging Face convention; a text is never null, so that no template prints None."""
-        if message.images:
-            raise AssemblyError("this model reads no images; send text only", code="unsupported_content")
+        if message.images and not self.reads_images:
+            raise AssemblyError(
+                "this model, with its chat template, reads no images; send text only", code="unsupported_content"
+            )
+        content = _parts(message) if message.images else message.text
         role = self._developer if message.role is Role.DEVELOPER else message.role.value
-        fields: dict[str, Value] = {"role": role, "content": message.text}
+        fields: dict[str, Value] = {"role": role, "content": content}
         if message.reasoning:
             fields["reasoning_content"] = message.reasoning
         if message.tool_calls:
@@ -170,6 +174,18 @@ def _tojson(
 
 def _raise(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _parts(message: Message) -> list[Value]:
+    """Texts and images in their order."""
+    parts: list[Value] = []
+    places = [image.at for image in message.images]
+    for start, stop in zip([0, *places], [*places, None], strict=True):
+        if text := message.text[start:stop]:
+            parts.append({"type": "text", "text": text})
+        if stop is not None:
+            parts.append({"type": "image"})
+    return parts
 
 
 def _tool(tool: ToolSpec) -> dict[str, Value]:

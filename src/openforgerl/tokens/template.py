@@ -15,22 +15,29 @@ from pathlib import Path
 from openforgerl.errors import AssemblyError, ConfigError
 from openforgerl.records import Message, ToolSpec
 from openforgerl.tokens.codec import Codec
-from openforgerl.tokens.contract import SHIPPED, learn
+from openforgerl.tokens.contract import SHIPPED, check_images, learn
 from openforgerl.tokens.ids import Ids, as_ids
 from openforgerl.tokens.pieces import Region, frame, piece, regions, units
 from openforgerl.tokens.rendering import Marked, encode_marked
+from openforgerl.tokens.vision import Vision
 
 DEFAULT = SHIPPED
+DEFAULT_WITH_IMAGES = DEFAULT.with_name("hermes_chatml_images.jinja")
 
 
 class Template:
     """Immutable; shared by all sessions."""
 
-    def __init__(self, codec: Codec, source: str, name: str) -> None:
+    def __init__(self, codec: Codec, source: str, name: str, vision: Vision | None = None) -> None:
         """Raises ConfigError, which names the template and the case in which it breaks the contract."""
         self.name = name
         self.template_hash = hashlib.sha256(source.encode()).hexdigest()[:32]
         self._renderer, self._shape = learn(codec, source, name)
+        self.vision = None if self._shape.depends else vision
+        """None where no images are read: placeholders are put into pieces, and this template may be no sum of them."""
+        if self.vision is not None:
+            self._renderer.reads_images = True
+            check_images(self._renderer, name, self.vision.pad_id)
         self.header_ids = as_ids(encode_marked(codec, Marked(text=self._shape.header)))
         """Opens an assistant turn; equal to the generation prompt."""
         self.closing_ids = as_ids(encode_marked(codec, Marked(text=self._shape.closing)))
@@ -46,26 +53,26 @@ class Template:
         """Whether the reasoning of past turns is printed."""
 
     @classmethod
-    def load(cls, codec: Codec, path: Path | None = None) -> Template:
+    def load(cls, codec: Codec, path: Path | None = None, vision: Vision | None = None) -> Template:
         """The template of a file, of a tokenizer_config.json too; by default the one that ships with us.
 
         Raises ConfigError.
         """
-        path = path or DEFAULT
+        path = path or (DEFAULT if vision is None else DEFAULT_WITH_IMAGES)
         try:
             source = path.read_text(encoding="utf-8")
             if path.suffix == ".json":
                 source = _inline(source)
         except (OSError, ValueError) as error:
             raise ConfigError(f"chat template {path}: {error}") from error
-        return cls(codec, source, path.name)
+        return cls(codec, source, path.name, vision)
 
     def units(self, messages: Sequence[Message]) -> list[tuple[Message, ...]]:
         """The messages cut into what is rendered apart from the rest."""
         return units(messages, merge_tool_results=self._shape.merge_tool_results)
 
     def piece_ids(self, unit: Sequence[Message], *, first: bool, tools: Sequence[ToolSpec]) -> Ids:
-        """Ids of one unit, encoded anew. Raises AssemblyError."""
+        """Ids of one unit, encoded anew; an image is one placeholder. Raises AssemblyError."""
         try:
             marked = piece(self._renderer, unit, first=first, tools=tools)
         except ValueError as error:

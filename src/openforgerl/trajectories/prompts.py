@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from openforgerl.records import Message, RecordedCall
+from openforgerl.records import Message, RecordedCall, content_keys
 
 T = TypeVar("T")
 
@@ -68,11 +68,20 @@ def parents(calls: Sequence[RecordedCall]) -> dict[str, str | None]:
     A call that sampled nothing is no node of the trie: it has a parent and is nobody's.
     """
     ordered = in_order(calls)
-    return parents_of(ordered, prompt_bytes(ordered))
+    return parents_of(ordered, content_prompts(ordered, prompt_bytes(ordered)))
+
+
+def content_prompts(ordered: Sequence[RecordedCall], prompts: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The prompts as they tell images apart: equal ones have equal ids and equal images."""
+    shown = {call.call_id: call.images for call in ordered if call.images}
+    if not shown:
+        return prompts
+    keyed = {name: to_bytes(content_keys(to_ids(prompts[name]), images)) for name, images in shown.items()}
+    return {**prompts, **keyed}
 
 
 def parents_of(ordered: Sequence[RecordedCall], prompts: Mapping[str, bytes]) -> dict[str, str | None]:
-    """As `parents`, where the whole prompts are known."""
+    """As `parents`, where the whole prompts are known, as `content_prompts` gives them."""
     earlier = _Nodes()
     found: dict[str, str | None] = {}
     for call in ordered:

@@ -10,7 +10,7 @@ from itertools import chain
 
 from openforgerl.records import CallKind, Completion, MaskReason, RecordedCall, Segment, TokenRow
 from openforgerl.trajectories.kinds import kinds_of
-from openforgerl.trajectories.prompts import ID_BYTES, in_order, parents_of, prompt_bytes, to_ids
+from openforgerl.trajectories.prompts import ID_BYTES, content_prompts, in_order, parents_of, prompt_bytes, to_ids
 
 _UNFINISHED = {
     Completion.CLIENT_ABORTED: MaskReason.CLIENT_ABORTED,
@@ -32,7 +32,7 @@ def rows(calls: Sequence[RecordedCall]) -> tuple[TokenRow, ...]:
     """
     ordered = in_order(calls)
     prompts = prompt_bytes(ordered)
-    parent_of = parents_of(ordered, prompts)
+    parent_of = parents_of(ordered, content_prompts(ordered, prompts))
     kind_of = kinds_of(ordered, parent_of)
     paths = _paths([call for call in ordered if call.sampled_ids], parent_of)
     return tuple(_row(branch, path, owned_from, prompts, kind_of) for branch, (path, owned_from) in enumerate(paths))
@@ -118,6 +118,7 @@ def _row(
         logprob_kind=lead.logprob_kind,
         temperature=temperature(lead),
         segments=tuple(segments),
+        images=leaf.images,
     )
 
 
