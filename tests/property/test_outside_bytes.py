@@ -12,11 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from every_dialect import BY_NAME, WIRES, Wire
-from openforgerl.dialects.base import HttpRequest, ParsedCall
-from openforgerl.dialects.chat import ChatDialect
+from every_dialect import WIRES, Wire
 from openforgerl.engines.scripted import ScriptedAnswer
-from openforgerl.errors import DialectError
 from openforgerl.proxy.access import SessionAccess
 from proxy_world import ADMIN, World, call_text, proxy
 from raw_http import statuses
@@ -217,17 +214,3 @@ def test_any_bytes_on_a_connection_end_in_an_answer_or_its_close(running: Runnin
         assert all(status < 500 for status in statuses(running.run(send)))
 
     hold()
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    body=st.one_of(VALUES, st.fixed_dictionaries({"messages": MESSAGES}, optional={"tools": VALUES, "stop": VALUES}))
-)
-def test_any_chat_body_is_read_or_refused_by_name(body: Any) -> None:
-    raw = json.dumps(body).encode()
-    request = HttpRequest(method="POST", path=BY_NAME["chat"].path, query={}, headers={}, body=raw)
-    try:
-        found: object = ChatDialect().parse(request)
-    except DialectError as error:
-        found = ChatDialect().failure(error).status
-    assert isinstance(found, ParsedCall) or found in range(400, 500)
