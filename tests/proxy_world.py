@@ -145,11 +145,19 @@ class World:
 
 @asynccontextmanager
 async def proxy(
-    folder: Path, script: Script, *, context_length: int = 8192, store_class: type[Store] = Store, **config: Any
+    folder: Path,
+    script: Script,
+    *,
+    context_length: int = 8192,
+    store_class: type[Store] = Store,
+    shape: Template | None = None,
+    **config: Any,
 ) -> AsyncIterator[World]:
-    engine = ScriptedEngine(script, template().codec, context_length=context_length)
+    """`shape`: the chat template, by default that of a model that reads text only."""
+    shape = shape or template()
+    engine = ScriptedEngine(script, shape.codec, context_length=context_length)
     store = store_class.open(folder / "store")
-    gateway = Gateway(engine=engine, store=store, template=template(), config=ProxyConfig(**config))
+    gateway = Gateway(engine=engine, store=store, template=shape, config=ProxyConfig(**config))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.aclose)
         server = await stack.enter_async_context(serve(gateway, admin_token=ADMIN))

@@ -16,12 +16,13 @@ from transformers import Qwen3VLConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
-from openforgerl.errors import AssemblyError
+from openforgerl.errors import AssemblyError, TrainerError
 from openforgerl.records import ImageRef, Message, ModelRequest, PromptImage, Role
 from openforgerl.tokens.assembly import Assembler
 from openforgerl.tokens.codec import Codec
 from openforgerl.tokens.template import Template
 from openforgerl.tokens.vision import Vision, mrope_positions
+from openforgerl.trainers.local_terms import RowTable
 from openforgerl.trajectories import rows
 from pictures import picture
 from recorded_calls import recorded
@@ -154,3 +155,10 @@ def test_positions_are_those_of_the_models_own_code(template: Template, folder: 
     model.config = Qwen3VLConfig.from_pretrained(folder)
     expected, _ = model.get_rope_index(ids, kinds, image_grid_thw=grids)
     assert mrope_positions(len(prompt.ids), prompt.images, 2).tolist() == expected[:, 0].tolist()
+
+
+def test_a_row_with_images_is_not_trained_blind() -> None:
+    image = PromptImage(sha256=NAMES[0], grid=(1, 4, 4), at=1, count=4)
+    made = rows([recorded(0, (1, 9, 9, 9, 9, 5), images=(image,), processor_hash="p")])
+    with pytest.raises(TrainerError, match="row s1/0 has images"):
+        RowTable(made)

@@ -104,6 +104,8 @@ class LocalEngine:
 
     def _row(self, request: GenerateRequest, receiver: _Stream) -> Row:
         limit = answer_limit(request, self._context_length)
+        if request.images:
+            raise refusal(f"request {request.request_id}: the local engine reads no images", code="unsupported_content")
         wrong = next((token for token in request.prompt_ids if not 0 <= token < self._vocabulary), None)
         if wrong is not None:
             raise refusal(f"request {request.request_id}: id {wrong} is not in a vocabulary of {self._vocabulary}")

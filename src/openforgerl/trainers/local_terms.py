@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from openforgerl.errors import TrainerError
 from openforgerl.records import MaskReason, TokenRow
 from openforgerl.trainers.packing import Ints, Pack
 
@@ -22,6 +23,10 @@ class RowTable:
     """The tokens of rows, one after the other; a *place* is an index into that."""
 
     def __init__(self, rows: Sequence[TokenRow], temperatures: Sequence[float] | None = None) -> None:
+        """Raises TrainerError for a row with images: trained on its ids alone, the policy would be updated blind."""
+        for row in rows:
+            if row.images:
+                raise TrainerError(f"row {row.session_id}/{row.branch} has images; the local trainer reads text only")
         self.rows = rows
         self.temperatures = np.asarray(temperatures or [row.temperature for row in rows], dtype=np.float32)
         lengths = np.asarray([len(row.token_ids) for row in rows], dtype=np.int64)
