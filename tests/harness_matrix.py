@@ -131,7 +131,6 @@ class Played:
     calls: tuple[RecordedCall, ...]
     policy: Policy
     log: str
-    counters: Mapping[str, int]
 
 
 def task_in(folder: Path) -> Task:
@@ -158,8 +157,7 @@ async def play(folder: Path, member: Member, *, max_calls: int = 20, **faults: S
         (session,) = await many.collect((request,))
         calls = store.calls(session.session_id)
     log = (folder / "logs" / f"{session.session_id}.log").read_text(errors="replace")
-    assert session.ending is not None
-    return Played(session=session, calls=calls, policy=policy, log=log, counters=session.ending.counters)
+    return Played(session=session, calls=calls, policy=policy, log=log)
 
 
 @asynccontextmanager
@@ -185,5 +183,6 @@ async def scheduler(
             logs=folder / "logs",
             context_length=CONTEXT,
         )
-        yield Scheduler(world, RolloutConfig(concurrency=1, deadline_s=member.deadline_s, max_tokens=4096)), store
+        limits = RolloutConfig(concurrency=1, infra_retries=0, deadline_s=member.deadline_s, max_tokens=4096)
+        yield Scheduler(world, limits), store
     await store.aclose()

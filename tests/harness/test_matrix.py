@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from harness_matrix import MEMBERS, Played, play
-from openforgerl.records import EndedBy
+from openforgerl.engines.scripted import ScriptedAnswer
+from openforgerl.records import Completion, EndedBy
 from openforgerl.trajectories import accounting, check_rows, rows
 
 QUICK = ("pi", "claude-code", "codex")
+CUT = ScriptedAnswer(text="I was about to say that", chunk_sizes=(2,), abort_after=8)
+GIVE_UP = {"pi", "gemini-cli"}
+"""Take an answer that breaks off for the end of the run."""
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.real) for name in MEMBERS]
 
 
@@ -22,6 +27,14 @@ def assert_account_closes(played: Played) -> None:
     assert accounting(played.calls, found).balanced
 
 
+def encoded_anew(played: Played) -> Counter[str]:
+    """Turns of the policy that came back otherwise than as their ids, over all calls."""
+    found = Counter[str]()
+    for call in played.calls:
+        found += Counter({name: call.counters.get(name, 0) for name in ("reencoded_turns", "foreign_turns")})
+    return found
+
+
 @pytest.mark.parametrize("name", ALL)
 async def test_a_plain_task_is_done_and_no_turn_is_encoded_anew(tmp_path: Path, name: str) -> None:
     played = await play(tmp_path, MEMBERS[name])
@@ -31,5 +44,18 @@ async def test_a_plain_task_is_done_and_no_turn_is_encoded_anew(tmp_path: Path, 
     assert session.grade is not None
     assert session.grade.reward == 1.0, played.log[-3000:]
     assert_account_closes(played)
-    anew = {key: value for key, value in played.counters.items() if key in ("reencoded_turns", "foreign_turns")}
-    assert anew == {}
+    assert encoded_anew(played) == {}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.real) for name in MEMBERS])
+async def test_an_engine_that_fails_and_drops_a_call_costs_a_retry_or_is_named(tmp_path: Path, name: str) -> None:
+    """Call 2 gets status 503, a later one breaks off in mid-answer. A harness that gives up is no agent that failed."""
+    played = await play(tmp_path, MEMBERS[name], call2=ScriptedAnswer(fail_after=0), call4=CUT)
+    session = played.session
+    assert session.ending is not None
+    assert session.grade is not None
+    ended = (session.ending.ended_by, session.grade.reward)
+    assert ended == ((EndedBy.INFRA, None) if name in GIVE_UP else (EndedBy.FINISHED, 1.0)), played.log[-3000:]
+    assert_account_closes(played)
+    found = [call.completion for call in played.calls]
+    assert (found.count(Completion.ERROR), found.count(Completion.ENGINE_ABORTED)) == (1, 1)

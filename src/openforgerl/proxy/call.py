@@ -153,7 +153,7 @@ class Call:
         texts = (message.text for message in messages if message.role in (Role.USER, Role.TOOL))
         least = sum(map(codec.fewest_ids, texts))
         if least + 1 > limit:
-            self._session.count("context_full")
+            self._session.fail("context_full")
             raise context_full(least, limit)
 
     async def _plan(self) -> tuple[Answer, Planned]:
@@ -166,7 +166,7 @@ class Call:
         return Answer(_parser(self._parts.template, request)), planned
 
     async def _refuse(self, planned: Planned, answer: Answer, error: AssemblyError) -> None:
-        self._session.count("context_full")
+        self._session.fail("context_full")
         nothing = Delivered(state="prefix")
         await self._commit(planned, answer, Outcome(completion=Completion.ERROR, delivered=nothing, error=error.code))
         raise error
@@ -223,7 +223,7 @@ class Call:
         self, answer: Answer, completion: Completion, error: OpenForgeError
     ) -> tuple[Outcome, OpenForgeError]:
         if completion in (Completion.ERROR, Completion.ENGINE_ABORTED):
-            self._session.count("engine_errors")
+            self._session.fail("context_full" if error.code == "context_length_exceeded" else "engine_errors")
         outcome = Outcome(
             completion=completion, delivered=self._broadcast.delivered, parsed=answer.cut(), error=str(error)
         )
@@ -247,7 +247,7 @@ class Call:
             async with asyncio.timeout(limit):
                 await write
         except (StoreError, TimeoutError) as error:
-            self._session.count("store_errors")
+            self._session.fail("store_errors")
             _log.error("call %s is not recorded: %s", self._intent.call_id, error or f"nothing within {limit:g} s")
             raise StoreError("the call could not be recorded, so it failed; try again") from error
 
@@ -266,6 +266,7 @@ class Call:
         end = CallFinished(finish=finish, usage=usage, stop_string=answer.parser.stop_string)
         rest = outcome.parsed.events if outcome.parsed else []
         self.state = CallState.COMMITTED
+        self._session.last_failure = ""
         self._broadcast.push(Batch(events=(*rest, end), shown=len(answer.ids), last=True))
 
     def _fail(self, error: OpenForgeError) -> None:

@@ -34,6 +34,8 @@ class SessionStatus:
     clients_connected: int
     """That wait for the rest of an answer."""
     counters: Mapping[str, int]
+    last_failure: str = ""
+    """The counter that its newest call failed by (engine_errors, store_errors, context_full); "" if it did not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,6 +61,7 @@ class LiveSession:
     work: set[asyncio.Task[None]] = field(default_factory=set)
     """Tasks that still write something of this session."""
     clients: int = 0
+    last_failure: str = ""
     closed: bool = False
     """The key is dead."""
     sealed: bool = False
@@ -113,6 +116,11 @@ class LiveSession:
         self.counters[name] += number
         self.totals[name] += number
 
+    def fail(self, name: str) -> None:
+        """A call failed, by no doing of its client."""
+        self.count(name)
+        self.last_failure = name
+
     def admit(self, config: ProxyConfig) -> None:
         """One more call. Raises AccessError, counted."""
         if self.closed:
@@ -134,6 +142,7 @@ class LiveSession:
             calls_in_flight=len(self.calls),
             clients_connected=self.clients,
             counters=dict(self.counters),
+            last_failure=self.last_failure,
         )
 
 

@@ -121,7 +121,8 @@ async def _run_agent(
     dropped = f"\n[{end.output_dropped} bytes of output were dropped]\n".encode() if end.output_dropped else b""
     _keep_output(world.logs / f"{session.session_id}.log", end.output + dropped)
     world.gateway.count(session.session_id, "output_bytes_dropped", end.output_dropped)
-    return ending_of(end, world.gateway.status(session.session_id).counters)
+    status = world.gateway.status(session.session_id)
+    return ending_of(end, status.counters, status.last_failure)
 
 
 def _keep_output(file: Path, output: bytes) -> None:
@@ -153,21 +154,24 @@ def _infra(reason: str) -> Ending:
     return Ending(ended_by=EndedBy.INFRA, reason=reason)
 
 
-def ending_of(end: RunEnd, counters: Mapping[str, int]) -> Ending:
-    """Law 4: an end of the program and what the proxy saw of its calls, as one named ending."""
+def ending_of(end: RunEnd, counters: Mapping[str, int], last_failure: str) -> Ending:
+    """Law 4: an end of the program and what the proxy saw of its calls, as one named ending.
+
+    What its newest call failed by decides, whatever the exit code: some harnesses exit with 0 when they give up. A
+    failure that the harness got over decides nothing.
+    """
     if not counters.get("calls"):
         return _infra("the harness made no model call")
     if end.cause in _OVER_LIMIT:
         return Ending(ended_by=EndedBy.AGENT_CRASH, reason=_OVER_LIMIT[end.cause])
-    if counters.get("context_full"):
+    if last_failure == "context_full":
         return Ending(ended_by=EndedBy.CONTEXT_FULL)
+    if last_failure:
+        return _infra(f"the last model call failed at the {last_failure.partition('_')[0]}")
     if end.cause is EndCause.DEADLINE:
         return Ending(ended_by=EndedBy.AGENT_TIMEOUT)
     if counters.get("calls_exhausted"):
         return Ending(ended_by=EndedBy.AGENT_TIMEOUT, reason="calls exhausted")
-    failed = counters.get("engine_errors", 0) + counters.get("store_errors", 0)
-    if end.exit_code != 0 and failed:
-        return _infra(f"{failed} model calls failed at the engine or the store")
     if end.signal is not None:
         return Ending(ended_by=EndedBy.AGENT_CRASH, reason=f"signal {end.signal}")
     if end.exit_code != 0:
