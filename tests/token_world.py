@@ -121,7 +121,7 @@ class TokenWorld:
         request = ModelRequest(messages=tuple(messages), tools=tools, sampling=Sampling(stop=stop))
         prompt = self.assembler.assemble(request)
         parser = importlib.import_module(f"{self.modules}.parsing").AnswerParser(
-            self.codec, tools=tools, stop=stop, mint=self.mint
+            self.codec, tools=tools, stop=stop, mint=self.mint, family=self.template.family
         )
         parser.feed(ids)
         parsed = parser.finish(finish)

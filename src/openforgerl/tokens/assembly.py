@@ -50,7 +50,7 @@ class Prompt:
     ambiguous_turns: several recorded turns agreed; cut_turns: only the beginning of an answer was kept;
     split_tokens: ids of which a part was encoded anew; stripped_lines: system lines removed by rule; unknown_marks:
     marks of reasoning that name no call of this session; whole_renderings: the template makes messages depend on later
-    ones, so that the conversation was rendered as a whole.
+    ones, so that the conversation was rendered as a whole; dropped_texts: beside calls, not printed by the template.
     """
 
 
@@ -100,9 +100,10 @@ class Assembler:
             draft.take_up(begun)
         draft.add_all(messages)
         parent, cut = path.parent()
-        draft.counters.update(
-            stripped_lines=stripped, unknown_marks=unknown, whole_renderings=int(self._template.depends)
-        )
+        draft.counters.update(stripped_lines=stripped, unknown_marks=unknown)
+        draft.counters["whole_renderings"] = int(self._template.depends)
+        if self._template.drops_text_of_calls:
+            draft.counters["dropped_texts"] = sum(bool(each.text.strip() and each.tool_calls) for each in messages)
         prompt = draft.prompt(MessagesDelta(parent=parent, cut=cut, new=sent[cut:]))
         if self._grids:
             prompt = replace(prompt, images=self._placed(prompt, sent))

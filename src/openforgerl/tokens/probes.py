@@ -16,6 +16,8 @@ class Probe:
     case: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
+    may_be_refused: bool = False
+    """A template that raises an error for it is taken all the same: so will a request of that kind be refused."""
 
 
 TOOLS = (
@@ -52,7 +54,11 @@ PROBES: Sequence[Probe] = (
     Probe(case="a plain conversation", messages=(USER, ANSWER, AGAIN, ANSWER)),
     Probe(case="a system message", messages=(SYSTEM, USER, ANSWER, AGAIN)),
     Probe(case="a developer message", messages=(DEVELOPER, USER, ANSWER, AGAIN)),
-    Probe(case="a developer message in mid-conversation", messages=(SYSTEM, USER, ANSWER, DEVELOPER, AGAIN)),
+    Probe(
+        case="a developer message in mid-conversation",
+        messages=(SYSTEM, USER, ANSWER, DEVELOPER, AGAIN),
+        may_be_refused=True,
+    ),
     Probe(
         case="tools and a system message",
         messages=(SYSTEM, USER, calling("bash"), result(0, "a.txt\nb.txt\n"), ANSWER, AGAIN),
@@ -72,6 +78,7 @@ PROBES: Sequence[Probe] = (
             ANSWER,
         ),
         tools=TOOLS,
+        may_be_refused=True,
     ),
     Probe(
         case="reasoning",
@@ -110,6 +117,7 @@ PROBES: Sequence[Probe] = (
     Probe(
         case="consecutive assistant and user messages",
         messages=(USER, AGAIN, ANSWER, thinking("Two."), USER),
+        may_be_refused=True,
     ),
 )
 

@@ -47,6 +47,9 @@ class Template:
         self.header = self._shape.header
         self.depends = self._shape.depends
         """Whether what is printed of a message depends on later ones."""
+        self.drops_text_of_calls = self._shape.drops_text_of_calls
+        self.refuses = self._shape.refuses
+        """Kinds of conversations that it renders by an error; a request of that kind is answered by one."""
         self.family = self._shape.family
         """How its model writes calls."""
         self.keeps_reasoning = self._shape.keeps_reasoning
