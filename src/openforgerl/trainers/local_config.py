@@ -28,7 +28,7 @@ class LocalTrainerConfig(BaseModel):
     A row that is near it is measured a second time with the trainer in float64."""
     pack: bool = True
     """Forward shared prefixes once. Models without full attention everywhere get separate rows anyway."""
-    token_budget: int = Field(default=4096, ge=1)
+    token_budget: int = Field(default=2048, ge=1)
     """Tokens of one packed sequence; bounds memory, does not change the gradient."""
     logit_chunk: int = Field(default=512, ge=1)
     """Positions whose logits exist at one time."""
