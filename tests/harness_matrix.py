@@ -38,6 +38,7 @@ THINK = "<think>\nlet me see\n</think>\n\n"
 HEAD = "To call a tool, write <tool_call>"
 """In the prompt of a call that offers tools."""
 INSTRUCTION = "Make the files a, b, c and d, then answer: Done."
+SUBTASK = "Make the file a with the word one in it."
 GRADER = """#!/bin/bash
 cd /workspace || exit 1
 [ "$(cat a b c d)" = "$(printf 'one\\ntwo\\nthree\\nfour')" ]
@@ -53,19 +54,29 @@ class Member:
     tool: str
     """The tool that runs a command of the shell."""
     arguments: Callable[[str], Mapping[str, object]] = lambda command: {"command": command}
+    delegate: tuple[str, Mapping[str, object]] | None = None
+    """The tool that starts a sub-agent, and its arguments beside the prompt."""
     submits: bool = False
     """Ends by a command of its own, not by an answer without a call."""
     deadline_s: float = 120.0
 
     def call(self, command: str) -> str:
-        return f"<tool_call>{json.dumps({'name': self.tool, 'arguments': dict(self.arguments(command))})}</tool_call>"
+        return tool_call(self.tool, self.arguments(command))
 
 
+def tool_call(name: str, arguments: Mapping[str, object]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': dict(arguments)})}</tool_call>"
+
+
+_GENERAL = {"description": "Make a file", "subagent_type": "general-purpose"}
 MEMBERS = {
     "pi": Member(make=Pi, tool="bash"),
     "mini-swe-agent": Member(make=MiniSweAgent, tool="bash", submits=True),
     "claude-code": Member(
-        make=ClaudeCode, tool="Bash", arguments=lambda command: {"command": command, "description": "Make a file"}
+        make=ClaudeCode,
+        tool="Bash",
+        arguments=lambda command: {"command": command, "description": "Make a file"},
+        delegate=("Agent", {**_GENERAL, "run_in_background": False}),
     ),
     "codex": Member(make=Codex, tool="exec_command", arguments=lambda command: {"cmd": command}),
     "gemini-cli": Member(make=GeminiCli, tool="run_shell_command"),
@@ -73,9 +84,13 @@ MEMBERS = {
         make=QwenCode,
         tool="run_shell_command",
         arguments=lambda command: {"command": command, "is_background": False},
+        delegate=("agent", {**_GENERAL, "run_in_background": False}),
     ),
     "opencode": Member(
-        make=OpenCode, tool="bash", arguments=lambda command: {"command": command, "description": "Make a file"}
+        make=OpenCode,
+        tool="bash",
+        arguments=lambda command: {"command": command, "description": "Make a file"},
+        delegate=("task", {"description": "Make a file", "subagent_type": "general"}),
     ),
     "openclaw": Member(make=OpenClaw, tool="exec", deadline_s=300.0),
 }
@@ -91,6 +106,8 @@ class Policy:
     """(id, prompt) of each call."""
     faults: dict[int, ScriptedAnswer] = field(default_factory=dict)
     """By the number of the call that offers tools: what happens instead, once."""
+    delegates: bool = False
+    """File a is made by a sub-agent."""
     worked: int = 0
 
     def __call__(self, request: GenerateRequest) -> str | ScriptedAnswer:
@@ -103,10 +120,16 @@ class Policy:
         return fault or self.answer(prompt)
 
     def answer(self, prompt: str) -> ScriptedAnswer:
-        return self.spelled(self.turn(prompt.count("<tool_response>\n")))
+        results = prompt.count("<tool_response>\n")
+        if self.delegates and INSTRUCTION not in prompt:
+            return self.spelled("I made it." if results else self.member.call("echo one > a"))
+        return self.spelled(self.turn(results))
 
     def turn(self, results: int) -> str:
         call = self.member.call
+        if results == 0 and self.delegates and self.member.delegate:
+            name, arguments = self.member.delegate
+            return THINK + tool_call(name, {**arguments, "prompt": SUBTASK})
         if results == 0:
             return f"{THINK}I begin.\n{call('echo one > a')}"
         if results < 3:
@@ -148,10 +171,13 @@ def task_in(folder: Path) -> Task:
     )
 
 
-async def play(folder: Path, member: Member, *, max_calls: int = 20, **faults: ScriptedAnswer) -> Played:
+async def play(
+    folder: Path, member: Member, *, max_calls: int = 20, delegates: bool = False, **faults: ScriptedAnswer
+) -> Played:
     """One rollout of the harness. `faults`: call1=..., call2=... go wrong."""
     codec = Codec.load(FIXTURES / "tiny-chatml")
-    policy = Policy(codec, member, faults={int(name.removeprefix("call")): each for name, each in faults.items()})
+    wrong = {int(name.removeprefix("call")): each for name, each in faults.items()}
+    policy = Policy(codec, member, delegates=delegates, faults=wrong)
     async with scheduler(folder, member, policy, codec, max_calls) as (many, store):
         request = RolloutRequest(rollout_id="r", group_id="g", task=task_in(folder))
         (session,) = await many.collect((request,))

@@ -9,8 +9,8 @@ import pytest
 
 from harness_matrix import MEMBERS, Played, play
 from openforgerl.engines.scripted import ScriptedAnswer
-from openforgerl.records import Completion, EndedBy
-from openforgerl.trajectories import accounting, check_rows, rows
+from openforgerl.records import CallKind, Completion, EndedBy
+from openforgerl.trajectories import accounting, check_rows, kinds, rows
 
 QUICK = ("pi", "claude-code", "codex")
 CUT = ScriptedAnswer(text="I was about to say that", chunk_sizes=(2,), abort_after=8)
@@ -59,3 +59,19 @@ async def test_an_engine_that_fails_and_drops_a_call_costs_a_retry_or_is_named(t
     assert_account_closes(played)
     found = [call.completion for call in played.calls]
     assert (found.count(Completion.ERROR), found.count(Completion.ENGINE_ABORTED)) == (1, 1)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if member.delegate])
+async def test_a_sub_agent_has_a_row_of_its_own_and_its_parent_goes_on(tmp_path: Path, name: str) -> None:
+    played = await play(tmp_path, MEMBERS[name], delegates=True)
+    session = played.session
+    assert session.ending is not None
+    assert session.ending.ended_by is EndedBy.FINISHED, played.log[-3000:]
+    assert session.grade is not None
+    assert session.grade.reward == 1.0, played.log[-3000:]
+    assert_account_closes(played)
+    assert encoded_anew(played) == {}
+    found = [row for row in rows(played.calls) if any(row.loss_mask)]
+    assert len(found) == 2
+    assert list(kinds(played.calls).values()).count(CallKind.SUBAGENT) == 2
