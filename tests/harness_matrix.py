@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openforgerl.engines.limits import refusal
 from openforgerl.engines.scripted import ScriptedAnswer, ScriptedEngine
 from openforgerl.graders.tests import TestsGrader
 from openforgerl.harnesses.base import Harness, HarnessConfig
@@ -22,6 +23,7 @@ from openforgerl.harnesses.pi import Pi
 from openforgerl.harnesses.qwen_code import QwenCode
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.proxy.gateway import Gateway
+from openforgerl.proxy.recording import context_full
 from openforgerl.proxy.server import serve
 from openforgerl.records import GenerateRequest, RecordedCall, Session, Task
 from openforgerl.rollout.attempt import RolloutRequest, World
@@ -96,6 +98,18 @@ MEMBERS = {
 }
 
 
+def _overflow() -> ScriptedAnswer:
+    """The context is full, in the words and with the numbers of the proxy."""
+    full = context_full(CONTEXT + 1, CONTEXT)
+    error = refusal(str(full), code=full.code)
+    error.context_full = full.context_full
+    return ScriptedAnswer(fail_after=0, error=error)
+
+
+OVERFLOW = _overflow()
+_AFTER_RESULT = "</tool_response><|im_end|>\n<|im_start|>assistant\n"
+
+
 @dataclass(slots=True)
 class Policy:
     """Plays four calls: a, then b and c at once, then d, then the end. Keeps what it was asked."""
@@ -109,14 +123,19 @@ class Policy:
     delegates: bool = False
     """File a is made by a sub-agent."""
     worked: int = 0
+    overflowed: bool = False
+    """What is asked behind the history of tools is then a summary of it."""
 
     def __call__(self, request: GenerateRequest) -> str | ScriptedAnswer:
         prompt = self.codec.decode(request.prompt_ids)
         self.asked.append((request.request_id, prompt))
+        if self.overflowed and "<tool_response>\n" in prompt and not prompt.endswith(_AFTER_RESULT):
+            return self.spelled("The file a was made; b, c and d are to be made.")
         if HEAD not in prompt:
-            return "A short title"
+            return self.spelled(f"Number {len(self.asked)}: the files a, b, c and d, one by one.")
         self.worked += 1
         fault = self.faults.pop(self.worked, None)
+        self.overflowed = self.overflowed or fault is OVERFLOW
         return fault or self.answer(prompt)
 
     def answer(self, prompt: str) -> ScriptedAnswer:

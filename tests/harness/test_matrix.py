@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness_matrix import MEMBERS, Played, play
+from harness_matrix import MEMBERS, OVERFLOW, Played, play
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.records import CallKind, Completion, EndedBy
 from openforgerl.trajectories import accounting, check_rows, kinds, rows
@@ -16,6 +16,14 @@ QUICK = ("pi", "claude-code", "codex")
 CUT = ScriptedAnswer(text="I was about to say that", chunk_sizes=(2,), abort_after=8)
 GIVE_UP = {"pi", "gemini-cli", "qwen-code"}
 """Take an answer that breaks off for the end of the run."""
+STOP = (EndedBy.CONTEXT_FULL, 0.0)
+SUMMARISE = {
+    "pi": (EndedBy.FINISHED, 1.0),
+    "claude-code": (EndedBy.FINISHED, 1.0),
+    "qwen-code": (EndedBy.FINISHED, 1.0),
+    "opencode": (EndedBy.AGENT_CRASH, 1.0),
+}
+"""Who goes on behind a full context, and how its run ends: OpenCode exits with 1 though it did the task."""
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.real) for name in MEMBERS]
 
 
@@ -75,3 +83,19 @@ async def test_a_sub_agent_has_a_row_of_its_own_and_its_parent_goes_on(tmp_path:
     found = [row for row in rows(played.calls) if any(row.loss_mask)]
     assert len(found) == 2
     assert list(kinds(played.calls).values()).count(CallKind.SUBAGENT) == 2
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", MEMBERS)
+async def test_a_full_context_is_summarised_and_the_task_goes_on_or_the_ending_says_so(
+    tmp_path: Path, name: str
+) -> None:
+    played = await play(tmp_path, MEMBERS[name], call2=OVERFLOW)
+    session = played.session
+    assert session.ending is not None
+    assert session.grade is not None
+    assert (session.ending.ended_by, session.grade.reward) == SUMMARISE.get(name, STOP), played.log[-3000:]
+    assert_account_closes(played)
+    # Claude Code offers its tools with the wish for a summary too: a turn of the main conversation.
+    told_apart = name in SUMMARISE and name != "claude-code"
+    assert (CallKind.SUMMARY in kinds(played.calls).values()) is told_apart

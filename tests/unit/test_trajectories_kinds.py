@@ -87,6 +87,18 @@ def test_a_summary_of_a_conversation_that_is_shown_as_text() -> None:
     assert kinds_in_order(talk) == [MAIN, SUMMARY, MAIN]
 
 
+def test_a_summary_that_comes_back_as_a_turn_behind_another_question() -> None:
+    """OpenCode: the conversation is shown as text, and the next context begins with the summary as an answer."""
+    talk = Conversation()
+    answer, output = turn(0)
+    talk.ask([AGENT, TASK], answer, tools=TOOLS)
+    talk.ask([AGENT, user("The conversation: ... Summarise it.")], assistant(SUMMARY_TEXT))
+    begun = [AGENT, user("What did we do so far?"), assistant(SUMMARY_TEXT), user("Go on.")]
+    talk.ask(begun, answer, tools=TOOLS)
+    talk.ask([*begun, answer, output], assistant("Done."), tools=TOOLS)
+    assert kinds_in_order(talk) == [MAIN, SUMMARY, MAIN, MAIN]
+
+
 def test_a_context_that_a_summary_starts_is_main_whatever_its_system_prompt() -> None:
     talk = Conversation()
     answer, output = turn(0)

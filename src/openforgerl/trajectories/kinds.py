@@ -11,7 +11,7 @@ from itertools import takewhile
 from openforgerl.records import CallKind, Message, RecordedCall, Role
 from openforgerl.trajectories.prompts import in_order, message_lists, parents
 
-KINDS_VERSION = 1
+KINDS_VERSION = 2
 
 _AGENT_LABELS = frozenset({"x-claude-code-agent-id", "x-parent-session-id"})
 
@@ -34,7 +34,8 @@ def kinds(calls: Sequence[RecordedCall]) -> dict[str, CallKind]:
        (Titles, quota probes.)
     2. subagent: a label names an agent (x-claude-code-agent-id, x-parent-session-id).
     3. summary: it offers no tools though the session uses them, and either the last turn that it holds is of a call
-       that offers some, or its text (40 characters and more) stands in a message that a later call brings first.
+       that offers some, or its text (40 characters and more) stands in a message that a later call brings first, be
+       it as a turn of the assistant.
     4. It continues a call (its parent in the trie, else the one whose turn it holds last, else a summary whose text
        stands in its messages): a subagent if that is one, else main.
     5. A new context: the first of the session is the main root. A later one is main if its leading system messages
@@ -105,16 +106,15 @@ class _Rule:
         return call.call_id in self._extended or any(index > call.index for index in returns)
 
     def _starts_a_context(self, call: RecordedCall) -> bool:
-        """A harness that shows the conversation as text (pi) holds no turn; what it makes of the answer tells it."""
+        """A harness that shows the conversation as text holds no turn; what it makes of the answer tells it: a part of
+        a message (pi), or a turn behind another question (OpenCode)."""
         said = call.answer.text.strip()
         if len(said) < _SUMMARY_CHARACTERS:
             return False
         place = self._ordered.index(call)
         before = {message for earlier in self._ordered[: place + 1] for message in earlier.messages.new}
         later = (message for call in self._ordered[place + 1 :] for message in call.messages.new)
-        return any(
-            said in message.text for message in later if message.role is not Role.ASSISTANT and message not in before
-        )
+        return any(said in message.text for message in later if message not in before)
 
     def _continued(self, call: RecordedCall, held: RecordedCall | None) -> RecordedCall | None:
         parent = self._parents[call.call_id]
