@@ -117,8 +117,8 @@ def candidate(name: str, upstream: str, tokenizer: Path) -> Iterator[Running]:
         port = free_port()
         if name.startswith("ours"):
             config = (
-                f"[model]\npath = {str(tokenizer)!r}\n[proxy]\nport = {port}\n[store]\nfolder = 'store'\n"
-                f"[engine]\nname = 'proxy_engine:BenchEngine'\noptions = {{ url = {upstream!r} }}\n"
+                f"[model]\npath = {str(tokenizer)!r}\n[proxy]\nport = {port}\n[store]\npath = 'store'\n"
+                f"[engine]\ntype = 'proxy_engine:BenchEngine'\noptions = {{ url = {upstream!r} }}\n"
             )
             (folder / "serve.toml").write_text(config)
             patch = UNSYNCED if "unsynced" in name else ""

@@ -25,7 +25,7 @@ CONFIG = """
 [model]
 path = "model"
 [engine]
-name = "parrot_engine:Parrot"
+type = "parrot_engine:Parrot"
 options = { word = "hello" }
 """
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from engine_servers import EngineServer, Json, Script, Step, honest, honest_generation
 from openforgerl.engines.base import Engine
 from openforgerl.engines.local import LocalEngine, LocalEngineConfig
+from openforgerl.engines.remote_config import RemoteEngineConfig
 from openforgerl.engines.scripted import ScriptedEngine
+from openforgerl.engines.sglang import SglangEngine
+from openforgerl.engines.vllm import VllmEngine
 from openforgerl.errors import EngineAborted, EngineError
 from openforgerl.records import EngineFinish, GenerateChunk, GenerateRequest, Sampling
 from tiny_models import VOCABULARY, write_tiny_model
@@ -40,7 +44,31 @@ def local(folder: Path) -> Engine:
     return LocalEngine.load(folder, LocalEngineConfig(context_length=CONTEXT, max_batch=4))
 
 
+def stalling(script: Script) -> Script:
+    """A long answer waits for ever behind its beginning, so that it is surely in flight."""
+
+    def steps(body: Json) -> Iterator[Step]:
+        for place, step in enumerate(script(body)):
+            if place == 100:
+                yield asyncio.Event()
+            yield step
+
+    return steps
+
+
+async def vllm(folder: Path) -> tuple[Engine, EngineServer]:
+    server = await EngineServer(script=stalling(honest)).start()
+    return await VllmEngine.open(folder, RemoteEngineConfig(base_url=server.url)), server
+
+
+async def sglang(folder: Path) -> tuple[Engine, EngineServer]:
+    server = await EngineServer(script=stalling(honest_generation)).start()
+    return await SglangEngine.open(folder, RemoteEngineConfig(base_url=server.url)), server
+
+
 MEMBERS: dict[str, Callable[[Path], Engine]] = {"scripted": scripted, "local": local}
+SERVERS = {"vllm": vllm, "sglang": sglang}
+"""Members over a server of ours that speaks their wire."""
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +76,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("policy"))
 
 
-@pytest.fixture(params=list(MEMBERS))
+@pytest.fixture(params=[*MEMBERS, *SERVERS])
 async def engine(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Engine]:
-    made = MEMBERS[request.param](folder)
+    if request.param in MEMBERS:
+        made = MEMBERS[request.param](folder)
+        yield made
+        await made.aclose()
+        return
+    made, server = await SERVERS[request.param](folder)
     yield made
     await made.aclose()
+    await server.stop()
 
 
 def ask(

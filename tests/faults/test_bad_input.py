@@ -57,7 +57,7 @@ GOOD = ("model.path=model", "tasks.train=tasks", "tasks.heldout=tasks", "harness
         ("rollout.concurency=3", "[rollout] concurency is unknown: did you mean [rollout] concurrency?"),
         ("harness.name=pie", "[harness] name = 'pie' is unknown: did you mean 'pi'?"),
         ("tasks.grader=nobody:Nothing", "[tasks] grader = 'nobody:Nothing': there is no module nobody"),
-        ("engine.name=upstream", "[engine] name = 'upstream': only the local engine can be trained"),
+        ("engine.type=upstream", "[engine] type = 'upstream': only the local engine can be trained"),
         ("tasks.train=none", "[tasks] train: tasks folder none does not exist"),
         ("tasks.train=empty", "[tasks] train: empty holds no task"),
         ("tasks.heldout=untested", "[tasks] heldout: untested/one/tests/test.sh is missing"),

@@ -40,7 +40,7 @@ def test_a_changed_field_stops_a_resume_and_is_named(run: RunFolder) -> None:
 
 def test_places_may_change_between_resumes(run: RunFolder) -> None:
     claim(run, CONFIG, resume=False)
-    moved = build({"trainer": {"lr": 1e-5}, "proxy": {"port": 1234}, "store": {"folder": "elsewhere"}}, "test")
+    moved = build({"trainer": {"lr": 1e-5}, "proxy": {"port": 1234}, "store": {"path": "elsewhere"}}, "test")
     assert claim(run, moved, resume=True) == Progress()
 
 

@@ -18,7 +18,7 @@ FINDINGS = {
     "[rollout]\nconcurrency = 0": "[rollout] concurrency = 0: input should be greater than or equal to 1",
     "[modle]\npath = 'x'": "[modle] is unknown: did you mean [model]?",
     "[proxy]\ngroup_size = 4": "[proxy] group_size is unknown: it belongs to [trainer.grpo]",
-    "[store]\nzzz = 4": "[store] zzz is unknown: the keys of [store] are folder",
+    "[store]\nzzz = 4": "[store] zzz is unknown: the keys of [store] are path",
     "[runtime.limits]\nmemory = 3": "[runtime.limits] memory is unknown: did you mean [runtime.limits] memory_bytes?",
     "[engine]\ndtype = 'fp8'": "[engine] dtype = 'fp8': input should be 'float32' or 'bfloat16'",
     "[trainer]\nlr = nan": "[trainer] lr = nan: give a finite number",
@@ -49,10 +49,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_inputs_are_seen_from_the_file_and_outputs_are_not(file: Path) -> None:
-    file.write_text("[tasks]\ntrain = 'train'\n[store]\nfolder = 'kept'\n[model]\npath = '/m'")
+    file.write_text("[tasks]\ntrain = 'train'\n[store]\npath = 'kept'\n[model]\npath = '/m'")
     config = load_config(file)
     assert config.tasks.train == file.parent.resolve() / "train"
-    assert config.store.folder == Path("kept")
+    assert config.store.path == Path("kept")
     assert config.model.path == Path("/m")
 
 

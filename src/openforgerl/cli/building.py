@@ -26,9 +26,10 @@ from openforgerl.tokens.vision import Vision
 def model_folder(config: Config) -> Path:
     """[model] path, or the default model in the cache. Raises ConfigError where it is no model folder."""
     folder = config.model.path or cache_folder() / "models" / "smollm2-135m-instruct"
-    if not (folder / "config.json").is_file():
+    needed = "tokenizer.json" if config.engine.type in ENGINES and config.engine.type != "local" else "config.json"
+    if not (folder / needed).is_file():
         hint = "run `make setup`" if config.model.path is None else "name a Hugging Face folder"
-        raise ConfigError(f"[model] path: {folder} holds no config.json; {hint}")
+        raise ConfigError(f"[model] path: {folder} holds no {needed}; {hint}")
     return folder
 
 
@@ -45,12 +46,14 @@ def template_file(config: Config, folder: Path) -> Path:
     return config.model.template or own_template(folder) or DEFAULT
 
 
-def build_engine(config: Config, folder: Path, source: Path, *, policy_version: int = 0) -> Engine:
-    """`source`: where modules of the user's own are looked for."""
+async def build_engine(config: Config, folder: Path, source: Path) -> Engine:
+    """`source`: where modules of the user's own are looked for. One that is a server elsewhere has answered."""
     settle_libraries()
-    made = member("[engine] name", config.engine.name, ENGINES, source)
-    if config.engine.name in ENGINES:
-        return cast(Engine, made.load(folder, config.engine, policy_version=policy_version))
+    made = member("[engine] type", config.engine.type, ENGINES, source)
+    if config.engine.type == "local":
+        return cast(Engine, made.load(folder, config.engine))
+    if config.engine.type in ENGINES:
+        return cast(Engine, await made.open(folder, config.engine))
     return cast(Engine, made.load(folder, config.engine.options))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from openforgerl.engines.local_config import LocalEngineConfig
+from openforgerl.engines.remote_config import RemoteEngineConfig
 from openforgerl.harnesses.base import HarnessConfig
 from openforgerl.proxy.config import ProxyConfig
 from openforgerl.rollout.config import RolloutConfig
@@ -28,11 +29,12 @@ class ModelConfig(BaseModel):
     """Holds a chat template: a .jinja file, or a tokenizer_config.json. None: the model's own, else the shipped one."""
 
 
-class EngineConfig(LocalEngineConfig):
-    """[engine]: what samples."""
+class EngineConfig(LocalEngineConfig, RemoteEngineConfig):
+    """[engine]: what samples. Fields of the local engine, and of engines that are reached by URL."""
 
-    name: str = "local"
-    """A member (local), or `package.module:Class` of the user's own, made by `Class.load(model folder, options)`."""
+    type: str = "local"
+    """A member (local, vllm, sglang, upstream), or `package.module:Class` of the user's own, made by
+    `Class.load(model folder, options)`."""
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """For an engine of the user's own."""
 
@@ -42,7 +44,7 @@ class StoreConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    folder: Path = Path("runs/serve/store")
+    path: Path = Path("runs/serve/store")
     """Seen from the current folder."""
 
 

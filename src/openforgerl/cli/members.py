@@ -24,7 +24,11 @@ HARNESSES = {
     "zeroclaw": "openforgerl.harnesses.zeroclaw:ZeroClaw",
 }
 GRADERS = {"tests": "openforgerl.graders.tests:TestsGrader"}
-ENGINES = {"local": "openforgerl.engines.local:LocalEngine"}
+ENGINES = {
+    "local": "openforgerl.engines.local:LocalEngine",
+    "vllm": "openforgerl.engines.vllm:VllmEngine",
+    "sglang": "openforgerl.engines.sglang:SglangEngine",
+}
 
 
 def member(field: str, name: str, ours: Mapping[str, str], folder: Path) -> Any:

@@ -22,7 +22,6 @@ from openforgerl.proxy.server import ProxyServer, serve
 from openforgerl.records import EndedBy, Ending
 from openforgerl.store.sqlite import Store
 
-TOKEN_VARIABLE = "OPENFORGERL_ADMIN_TOKEN"
 _TOKEN_FILE = "admin-token"
 
 
@@ -38,15 +37,15 @@ async def _serve(config: Config, own: Path) -> int:
     model = model_folder(config)
     template = build_template(config, model)
     async with AsyncExitStack() as stack:
-        store = Store.open(config.store.folder)
+        store = Store.open(config.store.path)
         stack.push_async_callback(store.aclose)
         await _seal_left_open(store)
-        token, file = admin_token(config.store.folder)
-        engine = build_engine(config, model, own)
+        token, file = admin_token(config.store.path, config.proxy.admin_token_env)
+        engine = await build_engine(config, model, own)
         stack.push_async_callback(engine.aclose)
         gateway = Gateway(engine=engine, store=store, template=template, config=config.proxy)
         server = await stack.enter_async_context(serve(gateway, admin_token=token))
-        print(_welcome(server, model, store, file), flush=True)
+        print(_welcome(server, model, store, file or f"${config.proxy.admin_token_env}"), flush=True)
         spare_the_collector()
         await stopped.wait()
     return 0
@@ -67,12 +66,12 @@ async def _seal_left_open(store: Store) -> None:
             await store.seal(session.session_id, ending)
 
 
-def admin_token(folder: Path) -> tuple[str, Path | None]:
+def admin_token(folder: Path, variable: str) -> tuple[str, Path | None]:
     """The token and the file that holds it: a fresh one that only this user reads, or none where the environment says.
 
     Raises ConfigError.
     """
-    if token := os.environ.get(TOKEN_VARIABLE):
+    if token := os.environ.get(variable):
         return token, None
     file, token = folder / _TOKEN_FILE, secrets.token_urlsafe(32)
     try:
@@ -80,18 +79,19 @@ def admin_token(folder: Path) -> tuple[str, Path | None]:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
             stream.write(token)
     except OSError as error:
-        raise ConfigError(f"[store] folder: {file} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"[store] path: {file} cannot be written: {error.strerror}") from error
     return token, file
 
 
-def _welcome(server: ProxyServer, model: Path, store: Store, file: Path | None) -> str:
+def _welcome(server: ProxyServer, model: Path, store: Store, token: Path | str) -> str:
+    """`token`: the file with the admin token, or the environment variable."""
     # printf is the shell's own, so that the token is in no program's arguments.
-    shown = f'"$(cat {file})"' if file else f'"${TOKEN_VARIABLE}"'
+    shown = f'"{token}"' if isinstance(token, str) else f'"$(cat {token})"'
     return "\n".join(
         [
             f"serving {model} at {server.url}",
             f"recording to {store.folder}",
-            f"admin token: in {file or f'${TOKEN_VARIABLE}'}",
+            f"admin token: in {token}",
             f"a session: printf 'Authorization: Bearer %s' {shown} | curl -s -H @- -d '{{}}' {server.url}/sessions",
         ]
     )

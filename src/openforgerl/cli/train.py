@@ -66,8 +66,8 @@ class Plan:
     @classmethod
     def of(cls, config: Config, own: Path) -> Plan:
         """Finds whatever is wrong with the config. Raises the errors of its parts."""
-        if config.engine.name != "local":
-            raise ConfigError(f"[engine] name = {config.engine.name!r}: only the local engine can be trained")
+        if config.engine.type != "local":
+            raise ConfigError(f"[engine] type = {config.engine.type!r}: only the local engine can be trained")
         model = model_folder(config)
         train_tasks = read_tasks("train", config.tasks.train)
         if config.trainer.sft.steps:

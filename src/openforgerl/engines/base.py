@@ -26,7 +26,8 @@ class Engine(Protocol):
 
     @property
     def logprob_kind(self) -> str:
-        """What its log-probs are: "sampled" (log softmax(logits / temperature)), or "scripted" (nobody's)."""
+        """What its log-probs are: "sampled" (log softmax(logits / temperature)), "raw" (log softmax(logits), whatever
+        the temperature), or "scripted" (nobody's)."""
         ...
 
     @property

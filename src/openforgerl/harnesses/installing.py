@@ -164,12 +164,15 @@ def npm_pins(cache: Path, name: str, pins: Path) -> Path:
     return _npm_ci(cache / name, pins, path, finish)
 
 
-def pip_install(cache: Path, package: str, version: str) -> Path:
-    """A virtual environment with the pinned package and exactly what its lock lists. Raises HarnessError."""
+def pip_install(cache: Path, package: str, version: str, *, only_listed: bool = False) -> Path:
+    """A virtual environment with the pinned package and what its lock lists. Raises HarnessError.
+
+    `only_listed`: packages that the lock leaves out on purpose are not brought in, whoever requires them.
+    """
     lock = PINS / f"{package}.lock"
     if not lock.is_file() or f"{package}=={version}" not in lock.read_text().splitlines():
         raise HarnessError(f"{package} {version} is not pinned in {lock}")
-    return pip_env(cache / f"{package}-{version}", lock)
+    return pip_env(cache / f"{package}-{version}", lock, only_listed=only_listed)
 
 
 def _pinned_versions(name: str) -> dict[str, str]:
@@ -202,12 +205,13 @@ def _link_node(folder: Path) -> None:
     (folder / "bin" / "node").symlink_to(Path("..") / program.relative_to(folder))
 
 
-def pip_env(path: Path, lock: Path, *, python: str = sys.executable) -> Path:
+def pip_env(path: Path, lock: Path, *, python: str = sys.executable, only_listed: bool = False) -> Path:
     """A virtual environment at `path` with exactly what `lock` lists."""
 
     def build(folder: Path) -> None:
         run([python, "-m", "venv", "--clear", str(folder)])
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
-        run([*pip, "--disable-pip-version-check", "--requirement", str(lock)])
+        alone = ["--no-deps"] if only_listed else []
+        run([*pip, "--disable-pip-version-check", *alone, "--requirement", str(lock)])
 
     return ensure(path, build, stamp=digest(lock.read_bytes(), platform.python_version()), in_place=True)

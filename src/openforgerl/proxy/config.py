@@ -20,6 +20,8 @@ class ProxyConfig(BaseModel):
     tls_key: Path | None = Field(default=None, validate_default=True)
     insecure_bind: bool = Field(default=False, validate_default=True)
     """Keys and answers may cross a network in plain text: without TLS on an address that is not loopback."""
+    admin_token_env: str = Field(default="OPENFORGERL_ADMIN_TOKEN", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable with the token of the control API; where it is not set, `serve` makes a token."""
     model_name: str = "policy"
     """The name in the model listing; every name that is asked for is answered."""
     max_tokens: int | None = Field(default=None, ge=1)

@@ -74,6 +74,11 @@ def context_full(prompt_tokens: int, context_length: int) -> AssemblyError:
     return AssemblyError(message, code="context_length_exceeded", context_full=full)
 
 
+def _logprob_kind(kind: str, used: Sampling) -> str:
+    """At temperature 1 what is raw is what was sampled."""
+    return "sampled" if kind == "raw" and used.temperature == 1.0 else kind
+
+
 def recorded(
     intent: HarnessCall, planned: Planned, answer: Answer, outcome: Outcome, provenance: Provenance, ended_at: float
 ) -> RecordedCall:
@@ -93,7 +98,7 @@ def recorded(
         tools=request.tools,
         sampled_ids=tuple(answer.ids),
         logprobs=tuple(answer.logprobs),
-        logprob_kind=provenance.logprob_kind,
+        logprob_kind=_logprob_kind(provenance.logprob_kind, planned.sampling),
         spans=parsed.spans if parsed else (),
         answer=parsed.answer if parsed else NOTHING,
         finish=outcome.finish,

@@ -97,7 +97,8 @@ class RecordedCall:
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     logprob_kind: str
-    """Of the engine: "sampled" is log softmax(logits / temperature); "scripted" is no distribution's."""
+    """"sampled" is log softmax(logits / temperature); "raw" is log softmax(logits), at another temperature than 1;
+    "scripted" is no distribution's."""
     spans: tuple[Span, ...]
     answer: Message
     """The answer as it was parsed and sent, tool-call ids included."""

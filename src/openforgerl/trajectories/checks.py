@@ -122,7 +122,7 @@ def _mask_findings(row: TokenRow, segment: Segment, call: RecordedCall) -> Itera
 def _is_of_the_row(row: TokenRow, call: RecordedCall) -> bool:
     used = call.sampling_used
     asked = 1.0 if used.temperature is None else used.temperature
-    own = asked == row.temperature > 0 and call.logprob_kind == row.logprob_kind
+    own = asked == row.temperature > 0 and call.logprob_kind == row.logprob_kind != "raw"
     return own and call.tool_choice in ("auto", "none") and not used.changes_distribution()
 
 

@@ -53,7 +53,8 @@ def mask_reason(call: RecordedCall, kind: CallKind) -> MaskReason | None:
 
 def _is_changed(call: RecordedCall) -> bool:
     forced = call.tool_choice not in ("auto", "none")
-    changed = forced or call.schema_enforced or call.sampling_used.changes_distribution()
+    raw = call.logprob_kind == "raw"
+    changed = forced or raw or call.schema_enforced or call.sampling_used.changes_distribution()
     return changed or temperature(call) <= 0.0
 
 
