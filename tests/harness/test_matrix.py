@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from harness_matrix import MEMBERS, OVERFLOW, Played, play
+from harness_matrix import CONTEXT, MEMBERS, OVERFLOW, Played, play
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.records import CallKind, Completion, EndedBy
+from openforgerl.trainers.local import LocalTrainer
+from openforgerl.trainers.local_config import LocalTrainerConfig
 from openforgerl.trajectories import accounting, check_rows, kinds, rows
+from tiny_models import write_tiny_model
 
 QUICK = ("pi", "claude-code", "codex")
 CUT = ScriptedAnswer(text="I was about to say that", chunk_sizes=(2,), abort_after=8)
@@ -43,6 +47,18 @@ def encoded_anew(played: Played) -> Counter[str]:
     return found
 
 
+def assert_a_step_trains_every_sampled_token(played: Played, folder: Path) -> None:
+    """One optimizer step of a random model with a long context on the rows of the rollout."""
+    vocabulary = played.policy.codec.tokenizer.get_vocab_size()
+    model = write_tiny_model(folder / "model", max_position_embeddings=CONTEXT, vocab_size=vocabulary)
+    trainer = LocalTrainer.load(model, LocalTrainerConfig())
+    metrics = trainer.sft_step(rows(played.calls)).metrics
+    sampled = sum(len(call.sampled_ids) for call in played.calls if call.tools)
+    assert metrics["tokens_trained"] == sampled
+    assert math.isfinite(metrics["loss"])
+    assert metrics["loss"] > 0
+
+
 @pytest.mark.parametrize("name", ALL)
 async def test_a_plain_task_is_done_and_no_turn_is_encoded_anew(tmp_path: Path, name: str) -> None:
     played = await play(tmp_path, MEMBERS[name])
@@ -53,6 +69,7 @@ async def test_a_plain_task_is_done_and_no_turn_is_encoded_anew(tmp_path: Path, 
     assert session.grade.reward == 1.0, played.log[-3000:]
     assert_account_closes(played)
     assert encoded_anew(played) == {}
+    assert_a_step_trains_every_sampled_token(played, tmp_path)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.real) for name in MEMBERS])
