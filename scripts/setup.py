@@ -72,6 +72,8 @@ def main() -> int:
             harnesses(cache, FOR_REAL_TESTS)
             sdks = ROOT / "tests" / "wire" / "javascript"
             step("JavaScript SDKs", lambda: str(npm_pins(cache, "javascript-sdks", sdks)))
+            continue_cli = ROOT / "tests" / "harness" / "continue"
+            step("Continue", lambda: str(npm_pins(cache, "continue-cli", continue_cli)))
             step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
     except HarnessError as error:
         print(f"setup: {error}", file=sys.stderr)

@@ -84,7 +84,7 @@ def test_a_port_in_use_is_one_line_and_no_run_folder(bench: Bench) -> None:
         port = taken.getsockname()[1]
         done = bench.train(*GOOD, f"proxy.port={port}")
     assert done.returncode == 2
-    assert f"[proxy] port = {port}: cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert f"[proxy] port = {port}: cannot listen on 127.0.0.1:{port} (Address already in use)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (bench.folder / "out").exists()
 

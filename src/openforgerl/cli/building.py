@@ -100,7 +100,9 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             field = f"port = {port}" if error.errno == errno.EADDRINUSE else f"host = {host!r}"
-            raise ConfigError(f"[proxy] {field}: cannot listen on {host}:{port}: {error.strerror}") from error
+            raise ConfigError(
+                f"[proxy] {field}: cannot listen on {host}:{port} ({error.strerror}); choose another"
+            ) from error
 
 
 def settle_libraries() -> None:

@@ -11,6 +11,11 @@ from pydantic_core import ErrorDetails
 from openforgerl.cli.config import Config
 from openforgerl.cli.fields import below, members, places
 
+_WORDS = {
+    "tuple_type": 'should be a list, such as ["a", "b"]',
+    "path_type": "should be a path in quotes",
+}
+"""Where pydantic's own words are those of Python."""
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
@@ -25,7 +30,7 @@ def _line(finding: ErrorDetails) -> str:
     path = [str(part) for part in finding["loc"]]
     if finding["type"] in _UNKNOWN:
         return _unknown(path)
-    message = finding["msg"].removeprefix("Value error, ")
+    message = _WORDS.get(finding["type"]) or finding["msg"].removeprefix("Value error, ")
     if finding["type"] == "missing":
         return f"{name(path)} is missing"
     if below(Config, path):

@@ -35,11 +35,20 @@ class TerminalView:
         self._sessions.append(session)
         if session.ending is not None and session.ending.ended_by is EndedBy.INFRA:
             self._stand(f"  {session.session_id}: infrastructure failure, {session.ending.reason}")
+        self._tell_first_grader_error(session)
         if self._live:
             self._draw()
 
+    def _tell_first_grader_error(self, session: Session) -> None:
+        """One line a batch: a broken grader breaks on every rollout. The report has all."""
+        grades = [each.grade for each in self._sessions if each.grade is not None and each.grade.kind == "grader_error"]
+        if len(grades) == 1 and session.grade is grades[0]:
+            self._stand(f"  {session.session_id}: not graded, {grades[0].reason}")
+
     def step(self, name: str, metrics: Mapping[str, float | int | str]) -> None:
         shown = [f"{key} {_number(metrics[key])}" for key in ("reward", "loss", "max_gap", "seconds") if key in metrics]
+        if metrics.get("graded", metrics.get("rollouts")) != metrics.get("rollouts"):
+            shown.append(f"{metrics['graded']} of {metrics['rollouts']} graded")
         if name.startswith("grpo"):
             self._durations.append(float(metrics.get("seconds", 0.0)))
             bar = _bar(float(metrics.get("reward", 0.0)))

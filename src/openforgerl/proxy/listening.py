@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"proxy.host/port: cannot listen on {host}:{port} ({error.strerror}); choose another"
+            f"[proxy] host, port: cannot listen on {host}:{port} ({error.strerror}); choose another"
         ) from None
     return listener
 

@@ -93,7 +93,8 @@ class Training:
         uses += [_use(session, "evaluation", step, _why_other(session)) for session in others]
         evaluations = {**self.progress.evaluations, name: result}
         await self._commit({"evaluations": evaluations}, uses, f"eval_{name}", began)
-        loop.listener.step(f"heldout {name}", {"reward": result.mean_reward, "rollouts": result.rollouts})
+        told = {"reward": result.mean_reward, "graded": result.graded, "rollouts": result.rollouts}
+        loop.listener.step(f"heldout {name}", told)
 
     async def _demonstrate(self) -> list[Session]:
         loop = self._loop
