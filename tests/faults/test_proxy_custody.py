@@ -14,7 +14,16 @@ import pytest
 from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.errors import StoreError
 from openforgerl.proxy.access import SessionAccess
-from openforgerl.records import Completion, Delivered, GenerateChunk, GenerateRequest, RecordedCall
+from openforgerl.records import (
+    Completion,
+    Delivered,
+    GenerateChunk,
+    GenerateRequest,
+    Message,
+    ModelRequest,
+    RecordedCall,
+    Role,
+)
 from openforgerl.store.sqlite import Store
 from proxy_world import BASH, Gate, World, assistant, call_text, in_turn, lawful, odd, proxy, read_into
 
@@ -241,3 +250,22 @@ async def test_a_retry_does_not_join_a_call_that_is_being_given_up(tmp_path: Pat
 async def _post(world: World, access: SessionAccess) -> None:
     async with world.post(access, BODY) as response:
         await response.read()
+
+
+async def test_a_lost_answer_belongs_to_the_first_that_asks_again_until_they_leave(tmp_path: Path) -> None:
+    request = ModelRequest(messages=(Message(role=Role.USER, text="hi"),))
+    async with proxy(tmp_path, in_turn(odd("one"), odd("two"))) as world:
+        access = await world.open()
+        live = world.gateway.authorize(access.session_id, access.key)
+        lost = world.gateway.answer(live, "chat", request, {})
+        await world.recorded(access.session_id, 1)
+        lost.leave()
+        again = world.gateway.answer(live, "chat", request, {})
+        another = world.gateway.answer(live, "chat", request, {})
+        await world.recorded(access.session_id, 2)
+        again.leave()
+        last = world.gateway.answer(live, "chat", request, {})
+        assert live.counters["retries_answered_again"] == 2
+        assert live.counters["calls"] == 2
+        for feed in (another, last):
+            feed.leave()

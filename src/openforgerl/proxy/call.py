@@ -103,6 +103,7 @@ class Call:
 
     def attach(self, *, retry: bool = False) -> Feed:
         self._session.clients += 1
+        self.lost = False  # somebody waits for it; lost again where they leave without its end
         return self._broadcast.attach(retry=retry)
 
     def stop(self, why: Stop) -> None:
