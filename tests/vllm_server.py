@@ -17,7 +17,7 @@ CONTEXT = 2048
 START_S = 280
 _ARGUMENTS = [
     "--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs",
-    "--served-model-name", "policy", "--dtype", "bfloat16", "--disable-uvicorn-access-log",
+    "--served-model-name", "policy", "--dtype", "float32", "--disable-uvicorn-access-log",
 ]  # fmt: skip
 _SETTINGS = {
     "VLLM_SERVER_DEV_MODE": "1",

@@ -305,6 +305,21 @@ async def test_weights_that_no_server_loads_are_an_error_and_nothing_is_sampled_
         assert (await taken(engine.generate(ask())))[0][-1].policy_version == 4
 
 
+@pytest.mark.parametrize(("device", "refused"), [("cpu", True), ("cuda", False)])
+async def test_tied_weights_are_refused_where_the_output_layer_would_stay(
+    tmp_path: Path, device: str, refused: bool
+) -> None:
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}')
+    async with world() as (server, engine):
+        server.device = device
+        if refused:
+            with pytest.raises(EngineError, match="tie_word_embeddings"):
+                await engine.load_weights(tmp_path, 4)
+        else:
+            await engine.load_weights(tmp_path, 4)
+    assert bool(server.questions) != refused
+
+
 async def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do() -> None:
     async with serving(EngineServer()) as (server,):
         url = server.url

@@ -28,6 +28,7 @@ ENGINES = {
     "local": "openforgerl.engines.local:LocalEngine",
     "vllm": "openforgerl.engines.vllm:VllmEngine",
     "sglang": "openforgerl.engines.sglang:SglangEngine",
+    "upstream": "openforgerl.engines.upstream:UpstreamEngine",
 }
 
 

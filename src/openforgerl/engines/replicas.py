@@ -219,7 +219,9 @@ def _client(config: RemoteEngineConfig) -> aiohttp.ClientSession:
         key = os.environ.get(config.api_key_env)
         if not key:
             raise ConfigError(f"[engine] api_key_env = {config.api_key_env!r}: this environment variable is not set")
-        headers = {"Authorization": f"Bearer {key}", "x-api-key": key}
+        headers = {"x-api-key": key} if config.wire == "anthropic" else {"Authorization": f"Bearer {key}"}
+    if config.wire == "anthropic":
+        headers["anthropic-version"] = "2023-06-01"
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=config.connect_timeout_s, sock_read=config.silence_timeout_s
     )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from openforgerl.errors import EngineAborted, EngineError
+from openforgerl.proxy.said import answer_said
 from openforgerl.records import CallEvent, EngineFinish, GenerateChunk, VersionRun
 from openforgerl.tokens.parsing import AnswerParser, ParsedAnswer
 
@@ -15,13 +16,14 @@ _ROUNDING = 1e-6
 
 @dataclass(slots=True)
 class Answer:
-    """Only ids that came with a sound log-prob are taken."""
+    """Only ids that came with a sound log-prob are taken; or events, of an engine that gives no ids."""
 
     parser: AnswerParser
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionRun] = field(default_factory=list)
     finish: EngineFinish | None = None
+    said: list[CallEvent] = field(default_factory=list)
 
     def take(self, chunk: GenerateChunk) -> list[CallEvent]:
         """Raises EngineError, EngineAborted."""
@@ -29,11 +31,15 @@ class Answer:
             raise EngineError("the engine went on after the end of its answer")
         if any(not math.isfinite(value) or value > _ROUNDING for value in chunk.logprobs):
             raise EngineError("the engine gave a log-prob that is not a finite number <= 0")
+        if chunk.said:
+            if chunk.ids or self.ids:
+                raise EngineError("the engine gave an answer partly in ids, partly in text")
+            self.said += chunk.said
         self.ids += chunk.ids
         self.logprobs += chunk.logprobs
         self._add_version(chunk.policy_version, len(chunk.ids))
         self.finish = chunk.finish
-        events = self.parser.feed(chunk.ids)
+        events = [*chunk.said, *self.parser.feed(chunk.ids)]
         if chunk.finish is EngineFinish.ABORT:
             raise EngineAborted("the engine dropped the call; try again")
         return events
@@ -45,6 +51,8 @@ class Answer:
 
     def end(self) -> ParsedAnswer:
         """Of a whole answer. Raises EngineError where the engine left it without ids or without an end."""
+        if self.said and self.finish is not None:
+            return answer_said(self.said, self.finish)
         if not self.ids:
             raise EngineError("the engine gave an answer without ids")
         if self.finish is None and not self.stopped:
@@ -53,7 +61,7 @@ class Answer:
 
     def cut(self) -> ParsedAnswer:
         """Of an answer that was given up."""
-        return self.parser.finish(None)
+        return answer_said(self.said, None) if self.said else self.parser.finish(None)
 
     def _add_version(self, policy_version: int, count: int) -> None:
         if self.versions and self.versions[-1].policy_version == policy_version:

@@ -213,6 +213,7 @@ class Call:
             output_schema=self._intent.request.output_schema,
             images=planned.prompt.images,
             image_bytes=self._intent.request.images,
+            conversation=self._intent.request,
         )
         async with aclosing(self._parts.engine.generate(request)) as chunks:
             async for chunk in chunks:

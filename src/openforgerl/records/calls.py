@@ -98,7 +98,7 @@ class RecordedCall:
     logprobs: tuple[float, ...]
     logprob_kind: str
     """"sampled" is log softmax(logits / temperature); "raw" is log softmax(logits), at another temperature than 1;
-    "scripted" is no distribution's."""
+    "scripted" is no distribution's; "none": the answer came as text, without ids."""
     spans: tuple[Span, ...]
     answer: Message
     """The answer as it was parsed and sent, tool-call ids included."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from openforgerl.errors import ContextFull
 from openforgerl.records.images import PromptImage
-from openforgerl.records.messages import Sampling
+from openforgerl.records.messages import ModelRequest, Sampling
 
 
 class EngineFinish(StrEnum):
@@ -33,6 +33,8 @@ class GenerateRequest:
     """In the order of their places in the prompt."""
     image_bytes: Mapping[str, bytes] = field(default_factory=dict)
     """By sha256, of all images."""
+    conversation: ModelRequest | None = None
+    """What the prompt spells, for an engine that takes text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class GenerateChunk:
     """Natural logarithm, of the distribution that was sampled."""
     policy_version: int
     finish: EngineFinish | None = None
+    said: tuple[CallEvent, ...] = ()
+    """Parts of an answer that has no ids: an engine gives either."""
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):

@@ -43,6 +43,7 @@ COUNTERS = {
     "ambiguous_turns": "turns that several recorded answers could spell",
     "stripped_lines": "nonce lines removed from system prompts",
     "unparsed_calls": "tool calls that could not be parsed, returned as text",
+    "calls_without_ids": "calls answered by a text API: recorded as text, in no row",
     "shown_specials": "control tokens sampled inside an answer, shown as text",
     "cut_by_length": "answers that ended at the token limit",
     "delivered_in_part": "answers of which the harness got a part",
