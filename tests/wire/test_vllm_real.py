@@ -26,7 +26,7 @@ from openforgerl.trajectories import prompt_ids
 from proxy_world import ADMIN, BASH, FINISHED, lawful
 from vllm_server import VllmServer
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.vllm, pytest.mark.timeout(600)]
 MODEL = cache_folder() / "models" / "smollm2-135m-instruct"
 GAP = 2e-3
 """Both compute in float32, in another order."""

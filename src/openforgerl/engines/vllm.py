@@ -31,10 +31,10 @@ class VllmEngine(RemoteEngine):
 
     async def _is_on_cpu(self, replica: Replica) -> bool:
         info: object = None
-        with suppress(EngineError, ValueError):  # releases before this question have no CPU packing either
+        with suppress(EngineError, ValueError):
             info = json.loads(await self._replicas.ask(replica, "GET", "/server_info?config_format=json"))
         config = field_of(info, "vllm_config")
-        return field_of(field_of(config, "device_config"), "device_type") == "cpu"
+        return field_of(field_of(config, "device_config"), "device") == "cpu"
 
 
 def _is_tied(folder: Path) -> bool:
