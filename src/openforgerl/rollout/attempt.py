@@ -60,7 +60,7 @@ async def run_attempt(world: World, config: RolloutConfig, request: RolloutReque
         rollout_id=request.rollout_id,
         attempt=attempt,
         harness=world.harness.name,
-        sampling=Sampling(temperature=config.temperature, max_tokens=config.max_tokens, seed=request.seed),
+        sampling=_pinned(config, request.seed),
         labels=request.labels,
         created_at=time.time(),
     )
@@ -73,6 +73,21 @@ async def run_attempt(world: World, config: RolloutConfig, request: RolloutReque
         raise
     await _settle(world, session, ending, grade)
     return replace(session, ending=ending, grade=grade)
+
+
+def _pinned(config: RolloutConfig, seed: int | None) -> Sampling:
+    """The whole distribution, whatever the harness asks for: of a truncated one nothing could be trained."""
+    return Sampling(
+        temperature=config.temperature,
+        top_p=1.0,
+        top_k=-1,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        max_tokens=config.max_tokens,
+        seed=seed,
+    )
 
 
 async def _settle(world: World, session: Session, ending: Ending, grade: Grade) -> None:
