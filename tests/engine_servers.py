@@ -98,6 +98,8 @@ class EngineServer:
     url: str = ""
     context_length: int = 512
     raw_logprobs: bool = False
+    spaced: bool = False
+    """Its JSON has blanks, which vLLM's has not."""
     statuses: list[int] = field(default_factory=list)
     """The next calls are answered with these."""
     calls: list[Json] = field(default_factory=list)
@@ -166,13 +168,16 @@ class EngineServer:
                 if isinstance(step, asyncio.Event):
                     await step.wait()
                     continue
-                data = step.data if isinstance(step, Raw) else b"data: " + json.dumps(step).encode() + b"\n\n"
-                await response.write(data)
+                await response.write(step.data if isinstance(step, Raw) else self._event(step))
             await response.write(b"data: [DONE]\n\n")
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
         return response
+
+    def _event(self, step: Json) -> bytes:
+        separators = (", ", ": ") if self.spaced else (",", ":")
+        return b"data: " + json.dumps(step, separators=separators).encode() + b"\n\n"
 
     def _probe(self, body: Json) -> Json:
         temperature = 1.0 if self.raw_logprobs else body.get("sampling_params", body)["temperature"]

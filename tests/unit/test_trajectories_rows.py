@@ -96,6 +96,7 @@ def test_a_cut_turn_that_was_kept_is_context_and_its_own_row_is_masked() -> None
         ({"completion": Completion.LATE}, MaskReason.LATE),
         ({"sampling_used": Sampling(temperature=1.0, top_p=0.9)}, MaskReason.CHANGED_DISTRIBUTION),
         ({"sampling_used": Sampling(temperature=0.0)}, MaskReason.CHANGED_DISTRIBUTION),
+        ({"logprob_kind": "raw"}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "required"}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "bash"}, MaskReason.CHANGED_DISTRIBUTION),
         ({"tool_choice": "bash", "completion": Completion.LATE}, MaskReason.CHANGED_DISTRIBUTION),

@@ -88,6 +88,16 @@ async def test_the_kind_of_log_probs_is_measured(raw: bool) -> None:
     assert engine.logprob_kind == ("raw" if raw else "sampled")
 
 
+@pytest.mark.parametrize("spaced", [True, False])
+async def test_the_echo_is_known_however_it_is_printed(spaced: bool) -> None:
+    async with world() as (server, engine):
+        server.spaced = spaced
+        chunks, error = await taken(engine.generate(ask()))
+        assert engine.counters == {}
+    assert error is None
+    assert ids(chunks) == [97] * 5 + [STOP]
+
+
 LIES = {
     "another prompt": lambda body: [completion([97], "length", prompt_token_ids=[*body["prompt"], 1])],
     "no echo": lambda body: [completion([97], "length")],
@@ -95,9 +105,11 @@ LIES = {
 }
 
 
+@pytest.mark.parametrize("spaced", [True, False])
 @pytest.mark.parametrize("lie", LIES)
-async def test_a_prompt_that_is_not_the_one_sent_fails_the_call_before_any_id_is_taken(lie: str) -> None:
-    async with world(LIES[lie]) as (_, engine):
+async def test_a_prompt_that_is_not_the_one_sent_fails_the_call_before_any_id_is_taken(lie: str, spaced: bool) -> None:
+    async with world(LIES[lie]) as (server, engine):
+        server.spaced = spaced
         chunks, error = await taken(engine.generate(ask()))
         assert engine.counters["prompts_not_echoed"] == 1
     assert chunks == []

@@ -46,11 +46,14 @@ async def test_the_fixed_config_serves_and_records(tmp_path: Path, kind: str, sc
         config.write_text(CONFIG.format(model=model, type=kind, url=server.url, store=tmp_path / "store"))
         running = await asyncio.to_thread(start, config, MY_TOKEN="secret")
         try:
+            server.statuses = [503]
             answer, rows = await asyncio.to_thread(called, running.url)
+            metrics = await asyncio.to_thread(got, f"{running.url}/metrics", "secret")
         finally:
             running.process.send_signal(signal.SIGTERM)
             await asyncio.to_thread(running.process.wait, 30)
     assert answer["choices"][0]["finish_reason"] == "stop"
+    assert b"openforgerl_engine_requests_repeated_total 1\n" in metrics
     (row,) = rows["rows"]
     assert (row["loss_mask"][-2:], row["logprobs"][-2:], row["logprob_kind"]) == ([1, 1], [-0.5, -0.5], "sampled")
 
@@ -62,10 +65,10 @@ def called(url: str) -> tuple[Json, Json]:
     assert isinstance(urls, dict)
     answer = post(f"{urls['openai']}/chat/completions", str(made["key"]), call)
     post(f"{url}/sessions/{made['session_id']}/close", "secret", {"ended_by": "finished"})
-    return answer, got(f"{url}/sessions/{made['session_id']}/rows", "secret")
+    return answer, json.loads(got(f"{url}/sessions/{made['session_id']}/rows", "secret"))
 
 
-def got(url: str, token: str) -> Json:
+def got(url: str, token: str) -> bytes:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return dict(json.loads(answer.read()))
+        return bytes(answer.read())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from openforgerl.records import GenerateChunk, GenerateRequest
 
@@ -44,3 +44,11 @@ class Engine(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """An engine that counts what happened to its calls; the metrics show it."""
+
+    @property
+    def counters(self) -> Mapping[str, int]: ...

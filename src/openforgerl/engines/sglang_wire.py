@@ -41,7 +41,7 @@ class SglangWire:
         return orjson.dumps(
             {
                 "rid": f"{request.request_id}-{len(asked.before)}",
-                "input_ids": asked.prompt,
+                "input_ids": orjson.Fragment(asked.prompt_json),
                 "sampling_params": sampling,
                 "return_logprob": True,
                 "return_prompt_token_ids": True,

@@ -12,6 +12,7 @@ from openforgerl.engines.wire import Asked, Json, Ledger, Piece, Question, event
 
 _LEAST_TEMPERATURE = 0.01
 _CANDIDATES = 5
+_ECHO = b'"prompt_token_ids":'
 
 
 class VllmWire:
@@ -25,7 +26,7 @@ class VllmWire:
             raise refusal(f"temperature: {temperature} is below {_LEAST_TEMPERATURE}, the least that vLLM samples at")
         body: dict[str, object] = {
             "model": asked.model,
-            "prompt": asked.prompt,
+            "prompt": orjson.Fragment(asked.prompt_json),
             "stream": True,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
@@ -82,8 +83,7 @@ class VllmReader:
 
     def __init__(self, asked: Asked) -> None:
         self._ledger = Ledger(asked)
-        # The echo of a long prompt costs milliseconds to parse, its bytes next to nothing to compare.
-        self._echo = b'"prompt_token_ids":' + orjson.dumps(asked.prompt)
+        self._prompt = asked.prompt_json
         self._echoed = False
 
     def read(self, data: bytes) -> Piece:
@@ -103,7 +103,9 @@ class VllmReader:
         return Piece(ids=ids, logprobs=logprobs, finish=finish)
 
     def _without_echo(self, data: bytes) -> bytes:
-        if self._echoed or self._echo not in data:
+        """The echo of a long prompt takes milliseconds to parse; its bytes cost next to nothing to compare."""
+        start = data.find(_ECHO) + len(_ECHO)
+        if self._echoed or start < len(_ECHO) or not data.startswith(self._prompt, start):
             return data
         self._echoed = True
-        return data.replace(self._echo, b'"prompt_token_ids":null', 1)
+        return data[:start] + b"null" + data[start + len(self._prompt) :]

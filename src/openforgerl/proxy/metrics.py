@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openforgerl.engines.base import Counted
 from openforgerl.proxy.gateway import Gateway
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -15,6 +16,8 @@ def prometheus_text(gateway: Gateway) -> str:
     }
     counters = {f"{name}_total": number for name, number in gateway.totals.items()}
     store = {f"store_{name}_total": number for name, number in gateway.store.counters.items()}
+    engine = gateway.engine.counters if isinstance(gateway.engine, Counted) else {}
+    store |= {f"engine_{name}_total": number for name, number in engine.items()}
     return "".join(
         f"# TYPE openforgerl_{name} {kind}\nopenforgerl_{name} {number}\n"
         for kind, family in (("gauge", gauges), ("counter", counters | store))
