@@ -60,9 +60,9 @@ class ChatReader:
         reason = item(choices[0], "finish_reason")
         if reason is None:
             return Said(events=events)
-        if reason not in _FINISHES:
+        if not isinstance(reason, str) or reason not in _FINISHES:
             raise refusal(f"the upstream model ended its answer with {reason!r}")
-        return Said(events=(*events, *self._calls.end()), finish=_FINISHES[str(reason)])
+        return Said(events=(*events, *self._calls.end()), finish=_FINISHES[reason])
 
     def _events(self, delta: object) -> Iterator[CallEvent]:
         reasoning = item(delta, "reasoning_content") or item(delta, "reasoning")

@@ -85,9 +85,9 @@ class MessagesReader:
     def _end(self, reason: object) -> Said:
         if reason is None:
             return Said()
-        if reason not in _FINISHES:
+        if not isinstance(reason, str) or reason not in _FINISHES:
             raise refusal(f"the upstream model ended its answer with {reason!r}")
-        return Said(events=tuple(self._calls.end()), finish=_FINISHES[str(reason)])
+        return Said(events=tuple(self._calls.end()), finish=_FINISHES[reason])
 
 
 def _turns(messages: Sequence[Message]) -> list[Json]:

@@ -18,6 +18,8 @@ from openforgerl.records import EngineFinish, GenerateRequest
 LOWEST_LOGPROB = -9999.0
 """What servers put where they have no log-prob."""
 
+_LARGEST_ID = 2**31 - 1
+
 Json = Mapping[str, object]
 LogprobKind = Literal["sampled", "raw"]
 
@@ -158,12 +160,12 @@ class Ledger:
             raise error
 
     def _id(self, token: object) -> int:
-        if not isinstance(token, int):
+        if type(token) is not int or not 0 <= token <= _LARGEST_ID:
             raise self._lie(f"{token!r} is no id")
         return token
 
     def _logprob(self, value: object) -> float:
-        if not isinstance(value, int | float) or not math.isfinite(value) or value <= LOWEST_LOGPROB:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not LOWEST_LOGPROB < value < math.inf:
             raise self._lie(f"an id came with the log-prob {value!r}")
         return float(value)
 
