@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -94,7 +94,7 @@ class ScriptedEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         self._check_open()
         limit = answer_limit(request, self._context_length)
-        self.requests.append(request)
+        self.requests.append(replace(request, conversation=None))
         self.running.add(request.request_id)
         try:
             said = self._script(request)
