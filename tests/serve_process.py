@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COMMAND = [sys.executable, "-P", "-c", "import sys; from openforgerl.cli.main import main; sys.exit(main())"]
+# A shell's background jobs, and all that they start, ignore SIGINT: tests send it.
+_LISTENS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+_MAIN = "import sys; from openforgerl.cli.main import main; sys.exit(main())"
+COMMAND = [sys.executable, "-P", "-c", _LISTENS + _MAIN]
 ENGINE = """
 from openforgerl.engines.scripted import ScriptedEngine
 from openforgerl.tokens.codec import Codec

@@ -158,7 +158,7 @@ class Recognition:
 
     def _keeps_reasoning(self, turn: Turn, sent: Sent) -> bool:
         shown = self._template_keeps and bool(sent.message.reasoning.strip())
-        return self._keep or shown or not turn.call.answer.reasoning
+        return self._keep or shown or not turn.call.answer.reasoning.strip()
 
 
 def _alphanumeric(call_id: str) -> str:
