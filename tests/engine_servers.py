@@ -102,9 +102,12 @@ class EngineServer:
     """Its JSON has blanks, which vLLM's has not."""
     statuses: list[int] = field(default_factory=list)
     """The next calls are answered with these."""
+    looks: int = 0
     calls: list[Json] = field(default_factory=list)
     questions: list[tuple[str, Json]] = field(default_factory=list)
     updates_fail: bool = False
+    slow: asyncio.Event | None = None
+    """Its health is told once this is set."""
     device: str = "cuda"
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     runner: web.AppRunner | None = None
@@ -135,6 +138,9 @@ class EngineServer:
         await self.runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
+        self.looks += 1
+        if self.slow:
+            await self.slow.wait()
         return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -94,3 +94,19 @@ async def test_a_replica_that_cannot_load_the_weights_gets_no_call(
         assert await call(engine, range(6)) == [None] * 6
     assert [len(server.calls) for server in servers] == [0, 6]
     assert engine.counters["updates_failed"] == 1
+
+
+async def test_a_server_that_is_slow_keeps_its_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(replicas, "HEALTH_S", 0.02)
+    monkeypatch.setattr(replicas, "_PATIENCE", 0.05)
+    async with world(1) as ((server,), engine):
+        await engine.load_weights(tmp_path, 3)
+        server.questions.clear()
+        server.slow = asyncio.Event()
+        before = server.looks
+        async with asyncio.timeout(20):
+            while server.looks < before + 3:  # noqa: ASYNC110 (the server has no event)
+                await asyncio.sleep(0.01)
+        assert await call(engine, [1]) == [None]
+        server.slow.set()
+    assert (server.questions, engine.counters.get("replicas_lost", 0)) == ([], 0)

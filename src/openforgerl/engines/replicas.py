@@ -24,6 +24,8 @@ HEALTH_S = 2.0
 ATTEMPTS = 4
 _PAUSE_S = 0.25
 """Before the second attempt; it doubles."""
+_PATIENCE = 4
+"""A look waits so many times as long as a connection may take: a starved server is slow, not gone."""
 _SESSIONS = 1 << 16
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _ERROR_BYTES = 1 << 14
@@ -109,6 +111,10 @@ class Replicas:
                 self._http.request(method, replica.url + path, data=data, headers=_JSON) as response,
             ):
                 answer = await response.read()
+        except aiohttp.ConnectionTimeoutError as error:
+            raise EngineError(f"{method} {replica.url}{path}: {_said(error)}") from error
+        except TimeoutError as error:
+            raise EngineTimeout(f"{method} {replica.url}{path}: no answer within {within_s:g} s") from error
         except _FAULTS as error:
             raise EngineError(f"{method} {replica.url}{path}: {_said(error)}") from error
         if response.status != 200:
@@ -194,9 +200,11 @@ class Replicas:
 
     async def _look_at(self, replica: Replica, path: str, restore: Restore) -> None:
         try:
-            await self.ask(replica, "GET", path, within_s=self._config.connect_timeout_s)
+            await self.ask(replica, "GET", path, within_s=_PATIENCE * self._config.connect_timeout_s)
             if not replica.healthy or not replica.current:
                 await restore(replica)
+        except EngineTimeout:  # it was reached, so it was not started again: it is slow
+            replica.healthy = False
         except EngineError:
             self._lost(replica)
         else:

@@ -61,7 +61,8 @@ class VllmWire:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         return (
             Question(path="/collective_rpc", body=reload),
-            Question(path="/reset_prefix_cache", body={}, good="success"),
+            # Requests of others may run: they are computed anew, for blocks in use cannot be dropped.
+            Question(path="/reset_prefix_cache?reset_running_requests=true", body={}, good="success"),
         )
 
     def probe(self, model: str, temperature: float) -> Json:
