@@ -147,6 +147,41 @@ def reading(raw: bytes, memory: JsonMemory | None) -> object:
         return (str(error), error.field)
 
 
+@st.composite
+def called_turns(draw: st.DrawFn) -> list[tuple[str, str]]:
+    """(name, id) of each call of a turn; "" is no id."""
+    names = draw(st.lists(st.sampled_from(("a", "b")), min_size=1, max_size=4))
+    ids = draw(st.lists(st.sampled_from(("call0", "call1", "call2", "x")), unique=True, min_size=4))
+    return [(name, draw(st.sampled_from(("", id_)))) for name, id_ in zip(names, ids, strict=False)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(turns=st.lists(called_turns(), min_size=1, max_size=3), data=st.data())
+def test_every_result_answers_a_call_of_its_turn_and_name_and_no_two_answer_one(
+    turns: list[list[tuple[str, str]]], data: st.DataObject
+) -> None:
+    contents: list[dict[str, Any]] = [{"parts": [{"text": "hi"}]}]
+    for calls in turns:
+        parts: list[dict[str, Any]] = []
+        for name, call_id in calls:
+            parts += [{"text": "so"}] * data.draw(st.integers(0, 1))
+            parts.append({"functionCall": {"name": name, "args": {}, **({"id": call_id} if call_id else {})}})
+        results = [
+            {"functionResponse": {"name": name, "response": {}, **({"id": call_id} if call_id else {})}}
+            for name, call_id in data.draw(st.permutations(calls))
+        ]
+        contents += [{"role": "model", "parts": parts}, {"role": "user", "parts": results}]
+    rest = list(read_request(json.dumps({"contents": contents}).encode()).request.messages[1:])
+    for calls in turns:
+        cut = next(place for place, message in enumerate(rest) if message.role is Role.TOOL)
+        made = {call.id: call.name for message in rest[:cut] for call in message.tool_calls}
+        answers = rest[cut : cut + len(calls)]
+        assert {message.tool_call_id: message.name for message in answers} == made
+        assert [name for name, _ in calls] == list(made.values())
+        rest = rest[cut + len(calls) :]
+    assert rest == []
+
+
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
 ARGUMENTS = st.one_of(
     st.dictionaries(TEXTS, st.one_of(st.integers(), TEXTS), max_size=2).map(json.dumps),

@@ -145,6 +145,91 @@ def test_calls_and_results_without_ids_are_paired_by_name_and_order() -> None:
     assert {call.id for call in longer[5].tool_calls}.isdisjoint(ids)
 
 
+def test_calls_of_one_turn_with_text_between_them_are_open_together() -> None:
+    model = {"role": "model", "parts": [called("a"), {"text": "and"}, called("b"), {"text": "and"}, called("a")]}
+    found = contents(USER, model, {"role": "user", "parts": [result(name, {}) for name in ("a", "b", "a")]})
+    calls = [call for message in found for call in message.tool_calls]
+    results = [message for message in found if message.role is Role.TOOL]
+    assert [(message.tool_call_id, message.name) for message in results] == [(call.id, call.name) for call in calls]
+    assert len({call.id for call in calls}) == 3
+
+
+def test_a_call_that_was_never_answered_takes_no_result_of_a_later_turn() -> None:
+    model = {"role": "model", "parts": [called("a")]}
+    found = contents(USER, model, USER, model, {"role": "user", "parts": [result("a", {})]})
+    calls = [call for message in found for call in message.tool_calls]
+    assert found[-1].tool_call_id == calls[1].id
+
+
+@pytest.mark.parametrize("given", ["call0", "call1"])
+def test_an_id_that_a_client_gave_is_given_to_no_other_call(given: str) -> None:
+    model = {"role": "model", "parts": [called("a"), called("b", id=given), called("a")]}
+    results = {"role": "user", "parts": [result("a", {}), result("a", {}), result("b", {}, id=given)]}
+    _, turn, *tools = contents(USER, model, results)
+    ids = [call.id for call in turn.tool_calls]
+    assert len(set(ids)) == 3
+    assert [message.tool_call_id for message in tools] == [ids[0], ids[2], given]
+
+
+def test_one_object_stands_for_a_list_of_it() -> None:
+    lists = {
+        "contents": [{"parts": [{"text": "hi"}]}],
+        "systemInstruction": {"parts": [{"text": "s"}]},
+        "tools": [function()],
+    }
+    declared = function()["functionDeclarations"][0]
+    objects = {
+        "contents": {"parts": {"text": "hi"}},
+        "systemInstruction": {"parts": {"text": "s"}},
+        "tools": {"function_declarations": declared},
+    }
+    assert parsed(**objects) == parsed(**lists)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a\nb",
+        {"parts": [{"text": "a"}, {"text": "b"}]},
+        {"role": "system", "parts": [{"text": "a"}, {"text": "b"}]},
+        {"text": "a\nb"},
+        ["a", "b"],
+        [{"text": "a"}, "b"],
+        [{"parts": [{"text": "a"}]}, {"parts": {"text": "b"}}],
+    ],
+)
+@pytest.mark.parametrize("name", ["systemInstruction", "system_instruction"])
+def test_instructions_are_read_in_every_spelling(name: str, given: object) -> None:
+    assert parsed(**{name: given}).messages[0] == Message(role=Role.SYSTEM, text="a\nb")
+
+
+@pytest.mark.parametrize("given", [None, "", {}, [], {"parts": []}, {"parts": None}, [{"text": ""}]])
+def test_instructions_that_say_nothing_are_no_message(given: object) -> None:
+    assert parsed(systemInstruction=given).messages == (Message(role=Role.USER, text="hi"),)
+
+
+def test_a_turn_as_gemini_cli_sends_it_back_is_one_message_with_our_mark() -> None:
+    """It drops thoughts, and signs the first call of a turn with a word of its own where we signed the text."""
+    turn = [
+        {"text": "I look.", "thoughtSignature": signature_of("call7")},
+        {**called("bash", id="c1", args={"n": 1}), "thoughtSignature": "skip_thought_signature_validator"},
+        called("read", id="c2"),
+    ]
+    request = parsed(contents=[USER, {"parts": turn, "role": "model"}, USER])
+    assert request.messages[1:-1] == (
+        Message(
+            role=Role.ASSISTANT,
+            text="I look.",
+            reasoning_mark="call7",
+            tool_calls=(
+                ToolCall(id="c1", name="bash", arguments='{"n": 1}'),
+                ToolCall(id="c2", name="read", arguments="{}"),
+            ),
+        ),
+    )
+    assert request.ignored == ("contents.parts.thoughtSignature",)
+
+
 @pytest.mark.parametrize(
     ("response", "text", "is_error"),
     [
@@ -228,6 +313,24 @@ def test_schemas_of_functions_are_json_schemas() -> None:
     assert json.loads(bare.definition)["parameters"] == {"type": "object", "properties": {}}
 
 
+def test_keywords_of_a_schema_may_be_in_snake_case_and_names_of_properties_stay() -> None:
+    schema = {
+        "type": "OBJECT",
+        "properties": {"any_of": {"any_of": [{"type": "STRING"}], "max_length": 3}},
+        "additional_properties": {"type": "NUMBER"},
+        "$defs": {"a_b": {"type": "STRING", "enum": ["x_y"]}},
+    }
+    (tool,) = parsed(tools=[function(parameters=schema)]).tools
+    assert json.loads(tool.definition)["parameters"] == {
+        "type": "object",
+        "properties": {"any_of": {"anyOf": [{"type": "string"}], "maxLength": 3}},
+        "additionalProperties": {"type": "number"},
+        "$defs": {"a_b": {"type": "string", "enum": ["x_y"]}},
+    }
+    (exact,) = parsed(tools=[function(parametersJsonSchema={"x_y": {"type": "OBJECT"}})]).tools
+    assert json.loads(exact.definition)["parameters"] == {"x_y": {"type": "OBJECT"}}
+
+
 def test_tools_of_a_server_are_left_out_and_noted() -> None:
     request = parsed(
         tools=[{"googleSearch": {}}, {"codeExecution": {}, **function(behavior="BLOCKING")}, {"urlContext": {}}]
@@ -263,7 +366,7 @@ def test_sampling_is_read() -> None:
         temperature=0.5, top_p=0.9, top_k=40, max_tokens=99, stop=("END",), seed=7, presence_penalty=0.1,
         frequency_penalty=0.2,
     )  # fmt: skip
-    assert request.ignored == ()
+    assert request.ignored == ("generationConfig.thinkingConfig.thinkingBudget",)
 
 
 def test_a_schema_of_the_answer_is_read() -> None:
@@ -271,7 +374,25 @@ def test_a_schema_of_the_answer_is_read() -> None:
     assert config().output_schema == ""
     assert config(responseMimeType=json_type).output_schema == "{}"
     assert config(responseMimeType=json_type, responseSchema={"type": "ARRAY"}).output_schema == '{"type": "array"}'
-    assert config(responseMimeType=json_type, responseJsonSchema={"type": "X"}).output_schema == '{"type": "X"}'
+    for name in ("responseJsonSchema", "_responseJsonSchema"):
+        assert config(**{"responseMimeType": json_type, name: {"type": "X"}}).output_schema == '{"type": "X"}'
+
+
+def test_null_and_empty_say_nothing() -> None:
+    nothing = {
+        "generationConfig": {
+            "x": None,
+            "thinkingConfig": None,
+            "logprobs": 0,
+            "speechConfig": {},
+            "responseSchema": None,
+        },
+        "toolConfig": {"retrievalConfig": None, "functionCallingConfig": None},
+        "tools": None,
+        "safetySettings": None,
+        "cachedContent": "",
+    }
+    assert parsed(**nothing) == parsed()
 
 
 def test_thoughts_are_shown_to_who_asks() -> None:
@@ -315,6 +436,13 @@ def test_what_changes_no_meaning_is_noted() -> None:
         ({"generationConfig": {"responseLogprobs": True}}, "generationConfig.responseLogprobs", "stay in the record"),
         ({"generationConfig": {"responseModalities": ["AUDIO"]}}, "generationConfig.responseModalities[0]", "TEXT"),
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, "generationConfig.responseMimeType", "text/plain"),
+        (
+            {"generationConfig": {"responseSchema": {}}},
+            "generationConfig.responseSchema",
+            '"application/json" beside it',
+        ),
+        ({"systemInstruction": ["a", {"fileData": {}}]}, "systemInstruction[1].fileData", "are text"),
+        ({"systemInstruction": 1}, "systemInstruction", "expected an object"),
         ({"generationConfig": {"temperature": -1}}, "generationConfig.temperature", "at least 0"),
         ({"generationConfig": {"stopSequences": [""]}}, "generationConfig.stopSequences[0]", "not empty"),
         ({"tools": [{"functionDeclarations": [{}]}]}, "tools[0].functionDeclarations[0].name", "the name"),

@@ -29,8 +29,17 @@ def camel(fields: Fields) -> Fields:
     """The object with its keys in camelCase."""
     if not any("_" in key for key in fields.values):
         return fields
-    values = {_SNAKE.sub(lambda found: found[1].upper(), key): value for key, value in fields.values.items()}
-    return Fields(values, fields.path)
+    return Fields({camel_name(key): value for key, value in fields.values.items()}, fields.path)
+
+
+def camel_name(key: str) -> str:
+    return _SNAKE.sub(lambda found: found[1].upper(), key)
+
+
+def listed(fields: Fields, name: str) -> Fields:
+    """One object below `name` is a list of it, as in examples of the API."""
+    value = fields.get(name)
+    return Fields({**fields.values, name: [value]}, fields.path) if isinstance(value, dict) else fields
 
 
 def child(fields: Fields, name: str) -> Fields:
@@ -53,19 +62,22 @@ class Notes:
 
 def parts_of(fields: Fields) -> list[tuple[str, Fields]]:
     """(kind, part) of each part of a content; a part that says nothing is left out."""
-    found = []
-    for part in map(camel, fields.objects("parts")):
-        kinds = [kind for kind in _KINDS if part.get(kind) is not None]
-        if len(kinds) > 1:
-            raise DialectError(
-                f"{part.path}: {' and '.join(kinds)} are in one part; send a part for each", field=part.path
-            )
-        unknown = part.values.keys() - set(_KINDS) - _BESIDE
-        if not kinds and unknown:
-            raise _refused(part.path, sorted(unknown)[0], "send text, inlineData, functionCall or functionResponse")
-        if kinds or part.text("thoughtSignature"):
-            found.append((kinds[0] if kinds else "text", part))
-    return found
+    return [found for part in listed(fields, "parts").objects("parts") for found in _kind_of(camel(part))]
+
+
+def _kind_of(part: Fields) -> list[tuple[str, Fields]]:
+    """(kind, part); nothing where it says nothing."""
+    kinds = _kinds(part)
+    if len(kinds) > 1:
+        raise DialectError(f"{part.path}: {' and '.join(kinds)} are in one part; send a part for each", field=part.path)
+    unknown = part.values.keys() - set(_KINDS) - _BESIDE
+    if not kinds and unknown:
+        raise _refused(part.path, sorted(unknown)[0], "send text, inlineData, functionCall or functionResponse")
+    return [(kinds[0] if kinds else "text", part)] if kinds or part.text("thoughtSignature") else []
+
+
+def _kinds(part: Fields) -> list[str]:
+    return [kind for kind in _KINDS if part.get(kind) is not None]
 
 
 def said(fields: Fields, notes: Notes) -> list[Message]:
@@ -97,13 +109,19 @@ def answered(fields: Fields, notes: Notes) -> list[Piece]:
     return [piece for kind, part in parts_of(fields) for piece in _pieces(kind, part, notes)]
 
 
-def plain_text(fields: Fields) -> str:
-    """A content that holds text only."""
+def plain_text(fields: Fields, name: str) -> str:
+    """What holds text only: a string, a part, a content, or a list of these."""
     content = Content({})
-    for kind, part in parts_of(fields):
-        if kind != "text":
-            raise _refused(part.at(kind), kind, "instructions are text")
-        content.add_text(part.text("text") or "")
+    value = fields.get(name)
+    for path, item in fields.items(name) if isinstance(value, list) else [(fields.at(name), value)]:
+        if isinstance(item, str):
+            content.add_text(item)
+            continue
+        given = camel(Fields.of({} if item is None else item, path))
+        for kind, part in _kind_of(given) if _kinds(given) else parts_of(given):
+            if kind != "text":
+                raise _refused(part.at(kind), kind, "instructions are text")
+            content.add_text(part.text("text") or "")
     return content.text
 
 
@@ -153,7 +171,7 @@ def _result(fields: Fields, notes: Notes) -> Message:
     response = Fields.of({} if given is None else given, fields.at("response")).values
     content = Content(notes.images)
     content.add_text(_output(response))
-    for part in map(camel, fields.objects("parts")):
+    for part in map(camel, listed(fields, "parts").objects("parts")):
         _add_image(content, part)
     return Message(
         role=Role.TOOL,

@@ -6,24 +6,26 @@ policy thinks as it was trained to), and mode VALIDATED of calling functions (no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from openforgerl.dialects.fields import Fields, wrong
-from openforgerl.dialects.gemini_parts import Notes, answered, camel, child, plain_text, said
+from openforgerl.dialects.gemini_parts import Notes, answered, camel, child, listed, plain_text, said
 from openforgerl.dialects.gemini_tools import json_schema, read_choice, read_tools
-from openforgerl.dialects.jsontext import read_json, write_json
+from openforgerl.dialects.jsontext import Json, Number, read_json, write_json
 from openforgerl.dialects.rereading import JsonMemory
 from openforgerl.dialects.turns import Piece, turns_of
 from openforgerl.errors import DialectError
-from openforgerl.records import Message, ModelRequest, Role, Sampling
+from openforgerl.records import Message, ModelRequest, Role, Sampling, ToolCall
 
 _READ = {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "cachedContent", "model"}
 _SAMPLING = {
     "temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "presencePenalty", "frequencyPenalty",
 }  # fmt: skip
-_READ_CONFIG = _SAMPLING | {
-    "candidateCount", "responseMimeType", "responseSchema", "responseJsonSchema", "responseModalities",
+_SCHEMAS = ("responseJsonSchema", "_responseJsonSchema", "responseSchema")
+_READ_CONFIG = _SAMPLING | set(_SCHEMAS) | {
+    "candidateCount", "responseMimeType", "responseModalities", "thinkingConfig",
 }  # fmt: skip
 _REFUSED = {
     "responseLogprobs": "log-probs stay in the record; leave it out",
@@ -86,8 +88,9 @@ def _read(body: Fields) -> ModelRequest:
         raise DialectError(f"cachedContent is refused: {why}", field="cachedContent", code="unsupported_parameter")
     ignored = {key for key in body.values.keys() - _READ if body.get(key) is not None}
     config = child(body, "generationConfig")
-    ignored.update(f"generationConfig.{key}" for key in config.values.keys() - _READ_CONFIG)
-    ignored.discard("generationConfig.thinkingConfig")
+    notes = Notes({}, ignored)
+    notes.pass_over(config, _READ_CONFIG | _REFUSED.keys(), "generationConfig")
+    notes.pass_over(child(config, "thinkingConfig"), {"includeThoughts"}, "generationConfig.thinkingConfig")
     images: dict[str, bytes] = {}
     messages = (*_instructions(body), *_messages(body, images, ignored))
     tools = read_tools(body, ignored)
@@ -103,14 +106,12 @@ def _read(body: Fields) -> ModelRequest:
 
 
 def _instructions(body: Fields) -> list[Message]:
-    """A content, or its text alone."""
-    given = body.get("systemInstruction")
-    text = given if isinstance(given, str) else plain_text(child(body, "systemInstruction"))
+    text = plain_text(body, "systemInstruction")
     return [Message(role=Role.SYSTEM, text=text)] if text else []
 
 
 def _messages(body: Fields, images: dict[str, bytes], ignored: set[str]) -> list[Message]:
-    items = body.each("contents", _item)
+    items = listed(body, "contents").each("contents", _item)
     if not items:
         raise wrong("contents", "a list of at least one content", body.get("contents"))
     found: list[Message] = []
@@ -140,20 +141,24 @@ def _item(fields: Fields) -> _Item:
 
 
 def paired(messages: Sequence[Message]) -> list[Message]:
-    """Calls without an id get one by their place; a result without one answers the first open call of its name."""
+    """Calls without an id get one by their place; a result without one answers the first open call of its name.
+
+    The calls of one turn are open together, be they one message or, with text between them, several.
+    """
+    claimed = {message.tool_call_id for message in messages if message.role is Role.TOOL}
     found: list[Message] = []
     open_calls: list[tuple[str, str]] = []
-    number = 0
-    for message in messages:
-        if message.role is Role.ASSISTANT and message.tool_calls:
-            calls = []
-            for call in message.tool_calls:
-                calls.append(call if call.id else replace(call, id=f"call{number}"))
-                number += 1
-            message = replace(message, tool_calls=tuple(calls))
-            open_calls = [(call.id, call.name) for call in calls]
-        elif message.role is Role.TOOL:
-            matching = [pair for pair in open_calls if message.tool_call_id in ("", pair[0])]
+    is_answered = True
+    for message in _with_ids(messages):
+        if message.role is not Role.ASSISTANT:
+            is_answered = True
+        elif message.tool_calls:
+            open_calls = [] if is_answered else open_calls
+            open_calls += [(call.id, call.name) for call in message.tool_calls]
+            is_answered = False
+        if message.role is Role.TOOL:
+            asked = message.tool_call_id
+            matching = [pair for pair in open_calls if (pair[0] == asked if asked else pair[0] not in claimed)]
             named = [pair for pair in matching if pair[1] == message.name] or matching
             if named:
                 open_calls.remove(named[0])
@@ -162,10 +167,22 @@ def paired(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
+def _with_ids(messages: Sequence[Message]) -> list[Message]:
+    given = {call.id for message in messages for call in message.tool_calls}
+    if "" not in given:
+        return list(messages)
+    free = (name for name in (f"call{number}" for number in count()) if name not in given)
+    return [replace(message, tool_calls=_named(message.tool_calls, free)) for message in messages]
+
+
+def _named(calls: Sequence[ToolCall], free: Iterator[str]) -> tuple[ToolCall, ...]:
+    return tuple(call if call.id else replace(call, id=next(free)) for call in calls)
+
+
 def _output_schema(config: Fields) -> str:
     """JSON text; "" where any text will do."""
     for name, why in _REFUSED.items():
-        if config.get(name) not in (None, False):
+        if _says_something(config.get(name)):
             path = config.at(name)
             raise DialectError(f"{path} is refused: {why}", field=path, code="unsupported_parameter")
     if (config.integer("candidateCount", 1) or 1) > 1:
@@ -178,12 +195,19 @@ def _output_schema(config: Fields) -> str:
     kind = config.text("responseMimeType") or "text/plain"
     if kind not in ("text/plain", "application/json"):
         raise wrong(config.at("responseMimeType"), '"text/plain" or "application/json"', kind)
+    name = next((name for name in _SCHEMAS if config.get(name) is not None), "")
+    if kind == "text/plain" and name:
+        path = config.at(name)
+        why = 'a schema is followed in JSON only; send responseMimeType "application/json" beside it'
+        raise DialectError(f"{path}: {why}", field=path, code="unsupported_value")
     if kind == "text/plain":
         return ""
-    if config.get("responseJsonSchema") is not None:
-        return write_json(Fields.of(config.get("responseJsonSchema"), config.at("responseJsonSchema")).values)
-    given = config.get("responseSchema")
-    return write_json(json_schema(Fields.of({} if given is None else given, config.at("responseSchema")).values))
+    schema = Fields.of(config.get(name) if name else {}, config.at(name)).values
+    return write_json(json_schema(schema) if name == "responseSchema" else schema)
+
+
+def _says_something(value: Json) -> bool:
+    return float(value.literal) != 0 if isinstance(value, Number) else bool(value)
 
 
 def _sampling(config: Fields) -> Sampling:

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from openforgerl.dialects.fields import Fields, wrong
-from openforgerl.dialects.gemini_parts import camel, child
+from openforgerl.dialects.gemini_parts import Notes, camel, camel_name, child, listed
 from openforgerl.dialects.jsontext import Json, write_json
 from openforgerl.errors import DialectError
 from openforgerl.records import ToolSpec
@@ -14,6 +14,7 @@ from openforgerl.records import ToolSpec
 _DECLARED = {"name", "description", "parameters", "parametersJsonSchema"}
 _SCHEMAS = ("items", "additionalProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_BY_NAME = ("properties", "$defs", "defs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,13 @@ class Tool:
 
 def read_tools(body: Fields, ignored: set[str]) -> tuple[ToolSpec, ...]:
     """Functions in order; tools that run on a server are left out, noted by name."""
-    tools = body.each("tools", read_tool)
+    tools = listed(body, "tools").each("tools", read_tool)
     ignored.update(name for tool in tools for name in tool.ignored)
     return tuple(spec for tool in tools for spec in tool.specs)
 
 
 def read_tool(fields: Fields) -> Tool:
-    tool = camel(fields)
+    tool = listed(camel(fields), "functionDeclarations")
     ignored = {f"tools.{key}" for key in tool.values.keys() - {"functionDeclarations"} if tool.get(key) is not None}
     specs = []
     for declared in map(camel, tool.objects("functionDeclarations")):
@@ -61,14 +62,14 @@ def _parameters(declared: Fields) -> dict[str, Json]:
 
 
 def json_schema(schema: dict[str, Json]) -> dict[str, Json]:
-    """A Schema of this API as JSON Schema: its types are in upper case; all else is kept as sent."""
-    return {key: _converted(key, value) for key, value in schema.items()}
+    """A Schema of this API as JSON Schema: types in lower case, keywords in camelCase; all else is kept as sent."""
+    return {key: _converted(key, value) for key, value in ((camel_name(key), value) for key, value in schema.items())}
 
 
 def _converted(key: str, value: Json) -> Json:
     if key == "type" and isinstance(value, str):
         return value.lower()
-    if key == "properties" and isinstance(value, dict):
+    if key in _BY_NAME and isinstance(value, dict):
         return {name: json_schema(each) if isinstance(each, dict) else each for name, each in value.items()}
     if key in _SCHEMAS and isinstance(value, dict):
         return json_schema(value)
@@ -79,7 +80,7 @@ def _converted(key: str, value: Json) -> Json:
 
 def read_choice(body: Fields, tools: Sequence[ToolSpec], ignored: set[str]) -> str:
     wish = child(child(body, "toolConfig"), "functionCallingConfig")
-    ignored.update(f"toolConfig.{key}" for key in child(body, "toolConfig").values.keys() - {"functionCallingConfig"})
+    Notes({}, ignored).pass_over(child(body, "toolConfig"), {"functionCallingConfig"}, "toolConfig")
     mode = (wish.text("mode") or "AUTO").upper()
     names = [tool.name for tool in tools]
     allowed = _allowed(wish, names)
