@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from google.genai import errors, types
 
 from gemini_stream import read_stream
 from openforgerl.engines.scripted import ScriptedAnswer
+from openforgerl.errors import EngineError
 from openforgerl.proxy.access import SessionAccess
 from openforgerl.records import Completion, Finish, RecordedCall
 from openforgerl.trajectories import prompt_ids
 from pictures import PIXEL
-from proxy_world import Gate, World, call_text, in_turn, lawful, odd, odd_ids, proxy
+from proxy_world import Gate, World, call_text, codec, in_turn, lawful, odd, odd_ids, proxy
 
 THINK = "<think>\nlet me see\n</think>\n\n"
 TWO = "Two. " + call_text('{"command": "ls",  "n": 1.0}') + "\n" + call_text('{"command": "pwd"}')
@@ -166,6 +167,79 @@ async def test_calls_without_ids_and_numbers_as_javascript_prints_them_are_still
         assert len(lawful(recorded)) == 1
 
 
+async def test_a_conversation_as_gemini_cli_keeps_it_grows_without_new_encoding(tmp_path: Path) -> None:
+    """It drops thoughts, joins texts, prints numbers again, and signs the first call with a word of its own."""
+    numbers = call_text('{"big": 12345678901234567890, "command": "ls", "n": 1.0, "k": 1e3}')
+    script = in_turn(
+        odd(THINK + "I look.\n" + numbers + call_text()), odd(call_text() + call_text()), odd("  Done.\n\n")
+    )
+    async with proxy(tmp_path, script) as world:
+        access = await world.open()
+        models = client_of(world, access)
+        history = [user()]
+        for _ in range(3):
+            answer = await streamed(models, *history, thinking_config=THOUGHTS)
+            history += [as_gemini_cli_keeps(answer), results(parts(*answer))]
+        recorded = await world.settled(access)
+        assert grown(recorded)
+        assert len(lawful(recorded)) == 1
+
+
+def as_gemini_cli_keeps(answer: Sequence[types.GenerateContentResponse]) -> types.Content:
+    said = [part for part in parts(*answer) if not part.thought]
+    text = "".join(part.text or "" for part in said).strip()
+    signatures = [part.thought_signature for part in said if part.text and part.thought_signature]
+    turn = [types.Part(text=text, thought_signature=next(iter(signatures), None))] if text else []
+    for place, part in enumerate(part for part in said if part.function_call):
+        call = part.function_call
+        assert call is not None
+        printed = {"big": 12345678901234567000, "n": 1, "k": 1000}
+        call.args = {name: printed.get(name, value) for name, value in (call.args or {}).items()}
+        signature = part.thought_signature or (b"skip_thought_signature_validator" if place == 0 else None)
+        turn.append(types.Part(function_call=call, thought_signature=signature))
+    return types.Content(role="model", parts=turn)
+
+
+async def test_results_keep_their_order_and_tell_failures(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn(odd(TWO), odd("done"))) as world:
+        access = await world.open()
+        models = client_of(world, access)
+        answer = await ask(models)
+        first, second = [part.function_call for part in parts(answer) if part.function_call]
+        said = [
+            types.Part(function_response=types.FunctionResponse(id=call.id, name=call.name, response=response))
+            for call, response in ((second, {"error": "no such folder"}), (first, {"output": "a b"}))
+        ]
+        await ask(models, user(), kept(answer), types.Content(role="user", parts=said))
+        recorded = await world.settled(access)
+        assert grown(recorded)
+        prompt = codec().decode(prompt_ids(recorded)[recorded[1].call_id])
+        assert 0 < prompt.find("no such folder") < prompt.find("a b")
+
+
+async def test_an_answer_by_a_schema_is_recorded_as_asked_for(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn(odd('{"a": 1}'))) as world:
+        access = await world.open()
+        models = client_of(world, access)
+        shape = {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}
+        answer = await ask(models, response_mime_type="application/json", response_schema=shape)
+        assert answer.parsed == {"a": 1}
+        (call,) = await world.settled(access)
+        assert json.loads(call.output_schema) == {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+async def test_the_blocking_client_works_as_well(tmp_path: Path) -> None:
+    async with proxy(tmp_path, in_turn(odd("hello there"))) as world:
+        access = await world.open()
+        options = types.HttpOptions(base_url=f"{world.server.url}/s/{access.session_id}", timeout=20_000)
+        with genai.Client(api_key=access.key, vertexai=False, http_options=options) as client:
+            plain = await asyncio.to_thread(client.models.generate_content, model="m", contents="hi")
+            stream = await asyncio.to_thread(
+                lambda: list(client.models.generate_content_stream(model="m", contents="hi"))
+            )
+        assert (plain.text, "".join(response.text or "" for response in stream)) == ("hello there", "hello there")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_sdks_own_chat_goes_on(tmp_path: Path, stream: bool) -> None:
     async with proxy(tmp_path, in_turn(odd("one two"), odd("three"))) as world:
@@ -226,6 +300,63 @@ async def test_a_wrong_key_and_a_wrong_field_are_client_errors(tmp_path: Path) -
         assert caught.value.code == 400
 
 
+async def test_what_is_over_or_too_much_or_unknown_is_the_sdks_client_error(tmp_path: Path) -> None:
+    gate = Gate()
+    script = in_turn(ScriptedAnswer(ids=odd_ids("hello"), gates={2: gate}), odd("fine"))
+    async with proxy(tmp_path, script, max_concurrent_calls=1, max_calls_per_session=2) as world:
+        access = await world.open()
+        models = client_of(world, access)
+        waiting = asyncio.create_task(ask(models))
+        await gate.stood_before()
+        busy = await refused(ask(models))
+        gate.set()
+        assert (await waiting).text == "hello"
+        await ask(models)
+        over = await refused(ask(models))
+        unknown = await refused(models.embed_content(model="m", contents="x"))
+        await world.settled(access)
+        dead = await refused(ask(models))
+        assert [(error.code, error.status) for error in (busy, over, unknown)] == [
+            (429, "RESOURCE_EXHAUSTED"),
+            (403, "PERMISSION_DENIED"),
+            (404, "NOT_FOUND"),
+        ]
+        assert dead.code == 410
+
+
+async def refused(asking: Awaitable[object]) -> errors.ClientError:
+    with pytest.raises(errors.ClientError) as caught:
+        await asking
+    return caught.value
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("status", "word"), [(500, "INTERNAL"), (503, "UNAVAILABLE"), (504, "DEADLINE_EXCEEDED")])
+async def test_an_engine_that_fails_is_the_sdks_server_error(
+    tmp_path: Path, status: int, word: str, stream: bool
+) -> None:
+    error = EngineError("it broke")
+    error.http_status = status
+    async with proxy(tmp_path, in_turn(ScriptedAnswer(text="x", fail_after=0, error=error))) as world:
+        models = client_of(world, await world.open())
+        with pytest.raises(errors.ServerError) as caught:
+            await (streamed(models) if stream else ask(models))
+        assert (caught.value.code, caught.value.status) == (status, word)
+
+
+async def test_a_cut_answer_that_comes_back_is_its_ids(tmp_path: Path) -> None:
+    cut_short = ScriptedAnswer(ids=odd_ids("hello there"), chunk_sizes=(5,), abort_after=5)
+    async with proxy(tmp_path, in_turn(cut_short, odd("go"))) as world:
+        access = await world.open()
+        models = client_of(world, access)
+        with pytest.raises(errors.ServerError):
+            await streamed(models)
+        await ask(models, user(), types.Content(role="model", parts=[types.Part(text="hello")]), user())
+        cut, call = await world.settled(access)
+        assert call.counters.keys().isdisjoint({"reencoded_turns", "foreign_turns"})
+        assert prompt_ids([cut, call])[call.call_id][len(cut.prompt) :][:5] == cut.sampled_ids
+
+
 async def test_a_full_context_is_said_before_anything_is_sampled(tmp_path: Path) -> None:
     async with proxy(tmp_path, in_turn(odd("x")), context_length=64) as world:
         with pytest.raises(errors.ClientError, match=r"input token count \(\d+\) exceeds the maximum") as caught:
@@ -272,11 +403,19 @@ async def test_models_are_listed(tmp_path: Path) -> None:
         assert (await models.get(model="gemini-x")).name == "models/gemini-x"
 
 
-async def test_the_key_may_stand_in_the_query(tmp_path: Path) -> None:
+async def test_the_key_may_stand_in_the_query_and_is_told_to_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
     async with proxy(tmp_path, in_turn(odd("x"))) as world:
         access = await world.open()
         url = f"{world.server.url}/s/{access.session_id}/v1beta/models/m:generateContent?key={access.key}"
         async with world.http.post(url, json={"contents": [{"parts": [{"text": "hi"}]}]}) as response:
             assert response.status == 200
+            said = await response.text()
+        for wrong, body in ((url.replace("m:generate", "m:embed"), {}), (url, {"contents": 1}), (f"{url}x", {})):
+            async with world.http.post(wrong, json=body) as response:
+                assert response.status in (400, 401, 404)
+                said += await response.text()
         (call,) = await world.settled(access)
-        assert access.key not in repr(call)
+        assert access.key not in repr(call) + said + caplog.text
