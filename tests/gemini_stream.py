@@ -15,10 +15,15 @@ def responses_of(raw: bytes, *, is_sse: bool) -> list[dict[str, Any]]:
     if not is_sse:
         found: list[dict[str, Any]] = json.loads(raw)
         return found
-    blocks = raw.decode().split("\r\n\r\n")
-    if blocks.pop() != "" or not all(block.startswith("data: ") for block in blocks):
-        raise WrongStreamError("what is no data stands in the stream")
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+    *blocks, rest = raw.decode().split("\r\n\r\n")
+    bare = [block for block in blocks if not block.startswith("data: ")]
+    found = [json.loads(block.removeprefix("data: ")) for block in blocks if block.startswith("data: ")]
+    failed = bool(found) and "error" in found[-1]
+    if rest or bare != [block.removeprefix("data: ") for block in blocks[-1:] if failed]:
+        raise WrongStreamError("what is no data stands in the stream, or no bare error before the event of an error")
+    if bare and blocks[-2:-1] != bare:
+        raise WrongStreamError("the bare error is not right before its event")
+    return found
 
 
 class StreamReader:

@@ -18,7 +18,7 @@ from tiny_models import write_tiny_model
 
 QUICK = ("pi", "claude-code", "codex")
 CUT = ScriptedAnswer(text="I was about to say that", chunk_sizes=(2,), abort_after=8)
-GIVE_UP = {"pi", "gemini-cli", "qwen-code"}
+GIVE_UP = {"pi", "qwen-code"}
 """Take an answer that breaks off for the end of the run."""
 STOP = (EndedBy.CONTEXT_FULL, 0.0)
 SUMMARISE = {

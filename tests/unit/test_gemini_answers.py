@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -181,6 +182,38 @@ def test_a_failure_is_an_error_and_no_end(status: int, word: str, is_sse: bool) 
     assert reader.error == error_body("later", status=status, code="broken")["error"], "as before the answer began"
 
 
+def old_javascript_sdk(chunks: Sequence[bytes]) -> str:
+    """What @google/genai 1.30 does with a stream: the error that it raises, "" for none.
+
+    A chunk of the network that is an error's JSON is raised; events are cut off the front; a rest is an error.
+    """
+    buffer = b""
+    for chunk in chunks:
+        try:
+            if "error" in json.loads(chunk):
+                return "ApiError"
+        except ValueError:
+            pass
+        buffer += chunk
+        while found := re.match(rb"\s*data: (.*)(?:\n\n|\r\r|\r\n\r\n)", buffer):
+            buffer = buffer[found.end() :]
+    return "Incomplete JSON segment" if buffer.strip() else ""
+
+
+def test_a_client_that_takes_error_events_for_responses_sees_a_failure_however_its_bytes_are_cut() -> None:
+    renderer = GeminiRenderer(model="m")
+    raw = renderer.chunk(STARTED) + renderer.chunk(TextDelta(text="x"))
+    failure = renderer.chunk(CallFailed(message="later", code="broken", http_status=503))
+    event = failure[failure.index(b"data: ") :]
+    assert old_javascript_sdk([raw, event]) == "", "an event alone looks like an end"
+    assert old_javascript_sdk([raw + failure]) != ""
+    for cut in range(len(raw + failure) + 1):
+        whole = raw + failure
+        assert old_javascript_sdk([piece for piece in (whole[:cut], whole[cut:]) if piece]) != ""
+    ended, _ = rendered(TWO_CALLS)
+    assert old_javascript_sdk([ended]) == ""
+
+
 def test_a_full_context_is_told_with_its_numbers() -> None:
     full = ContextFull(prompt_tokens=123, context_length=100)
     event = CallFailed(message="full", code="context_length_exceeded", http_status=400, context_full=full)
@@ -246,5 +279,22 @@ def test_the_reader_of_these_tests_wants_an_end(is_sse: bool) -> None:
 
 def test_the_reader_of_these_tests_wants_nothing_but_data() -> None:
     raw, _ = rendered(TWO_CALLS)
-    with pytest.raises(WrongStreamError, match="no data"):
-        read_stream(b": comment\r\n\r\n" + raw)
+    for wrong in (b": comment\r\n\r\n" + raw, raw + b"data: {", raw + b"[]\r\n\r\n", raw[:-2]):
+        with pytest.raises(WrongStreamError, match="no data"):
+            read_stream(wrong)
+
+
+def test_the_reader_of_these_tests_wants_an_error_bare_and_as_an_event() -> None:
+    raw, _ = rendered(TWO_CALLS)
+    error = b'{"error": {"code": 500}}\r\n\r\n'
+    start = raw[: raw.rindex(b"data: ")]
+    assert read_stream(start + error + b"data: " + error).error == {"code": 500}
+    first = start.index(b"data: ", 1)
+    for wrong in (
+        start + b"data: " + error,
+        start + error,
+        start + b"data: " + error + error,
+        start[:first] + error + start[first:] + b"data: " + error,
+    ):
+        with pytest.raises(WrongStreamError):
+            read_stream(wrong)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from openforgerl.engines.scripted import ScriptedAnswer
 from openforgerl.harnesses.installing import cache_folder, node_folder, npm_pins
-from openforgerl.records import RecordedCall
+from openforgerl.records import Completion, RecordedCall
 from openforgerl.trajectories import prompt_ids
-from proxy_world import call_text, in_turn, lawful, odd, proxy
+from proxy_world import Gate, call_text, in_turn, lawful, odd, odd_ids, proxy
 
 SDKS = Path(__file__).parent / "javascript"
 THINK = "<think>\nlet me see\n</think>\n\n"
@@ -91,3 +92,25 @@ async def test_a_conversation_of_a_javascript_sdk_is_seen_and_recorded_whole(tmp
     }
     assert grown(calls)
     assert len(lawful(calls)) == 1
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_gemini_answer_that_breaks_off_is_an_error_of_the_sdk(tmp_path: Path, waits: bool) -> None:
+    """Whether the error comes alone or behind other bytes; an older SDK is in Gemini CLI: see the matrix."""
+    gate = Gate()
+    broken = ScriptedAnswer(
+        ids=odd_ids("one two three"), chunk_sizes=(3,), gates={3: gate} if waits else {}, abort_after=6
+    )
+    async with proxy(tmp_path, in_turn(broken)) as world:
+        access = await world.open()
+        url = f"{world.server.url}/s/{access.session_id}"
+        talking = asyncio.create_task(talk(tmp_path, "gemini-broken", url, access.key))
+        if waits:
+            await asyncio.wait_for(gate.reached.wait(), 30)
+            gate.set()
+        seen = await talking
+        (call,) = await world.settled(access)
+    assert "UNAVAILABLE" in seen["error"]
+    assert call.completion is Completion.ENGINE_ABORTED
+    assert "one two three".startswith(seen["text"])

@@ -153,7 +153,9 @@ class GeminiRenderer:
     def _last(self, event: CallFinished | CallFailed) -> bytes:
         if isinstance(event, CallFailed):
             body = error_body(event.message, status=event.http_status, code=event.code, full=event.context_full)
-            return self._send(body, ends=True)
+            # Bare too: the JavaScript SDK 1.30, that of Gemini CLI 0.61, takes an error event for a response.
+            bare = orjson.dumps(body) + b"\r\n\r\n" if self.is_sse else b""
+            return bare + self._send(body, ends=True)
         # An empty part: the SDKs' chats keep no turn that has a response without parts.
         return self._send(self._response([{"text": ""}], event), ends=True)
 

@@ -1,7 +1,7 @@
 """Gemini CLI, unmodified, from npm: streamGenerateContent over SSE.
 
-It drops thoughts from its history and keeps the first signature of a turn, prints numbers as JavaScript does, and gives
-up on a stream that is cut.
+It drops thoughts from its history, keeps the signature of a turn's first part, signs a first call that has none with a
+word of its own, prints numbers as JavaScript does, and asks again where an answer breaks off with an error.
 """
 
 from __future__ import annotations

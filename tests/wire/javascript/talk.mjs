@@ -1,6 +1,7 @@
 // One conversation by a vendor's JavaScript SDK: `node talk.mjs chat|responses|messages|gemini`, with URL and KEY in the
 // environment. The policy calls two tools in a streamed turn, gets their results, and ends in a plain one. Prints what
-// the SDK saw as one JSON line.
+// the SDK saw as one JSON line. `gemini-broken`: only the error of a streamed answer that breaks off, "" where none was
+// raised.
 import Anthropic from "@anthropic-ai/sdk";
 import { GoogleGenAI } from "@google/genai";
 import OpenAI from "openai";
@@ -9,7 +10,7 @@ const { URL: url, KEY: key } = process.env;
 const parameters = { type: "object", properties: { command: { type: "string" } } };
 const description = "Runs a command.";
 const options = { apiKey: key, maxRetries: 0, timeout: 20_000 };
-const vendors = { chat, responses, messages, gemini };
+const vendors = { chat, responses, messages, gemini, "gemini-broken": geminiBroken };
 
 async function chat() {
   const client = new OpenAI({ ...options, baseURL: `${url}/v1` });
@@ -111,6 +112,19 @@ async function gemini() {
     output_tokens: [end.usageMetadata, last.usageMetadata].map((usage) => usage.candidatesTokenCount + (usage.thoughtsTokenCount ?? 0)),
     ...(await errors(bad, () => made("wrong").models.generateContent(asked))),
   };
+}
+
+async function geminiBroken() {
+  const client = new GoogleGenAI({ apiKey: key, httpOptions: { baseUrl: url, timeout: 20_000 } });
+  let text = "";
+  try {
+    for await (const chunk of await client.models.generateContentStream({ model: "m", contents: "hi" })) {
+      text += chunk.text ?? "";
+    }
+  } catch (error) {
+    return { text, error: error.message };
+  }
+  return { text, error: "" };
 }
 
 async function errors(bad, refused) {
