@@ -20,7 +20,6 @@ from openforgerl.records import (
     CallEvent,
     CallFailed,
     CallFinished,
-    CallStarted,
     Finish,
     ReasoningDelta,
     Role,
@@ -30,6 +29,7 @@ from openforgerl.records import (
     ToolCallStarted,
     Usage,
 )
+from random_answers import STARTED, TEXTS
 
 NAMES = (
     "role", "content", "type", "text", "image_url", "url", "tool_calls", "id", "function", "name", "arguments",
@@ -113,10 +113,6 @@ def reading(raw: bytes, memory: JsonMemory | None) -> object:
         return read_request(raw, memory)
     except DialectError as error:
         return (str(error), error.field)
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
-STARTED = CallStarted(call_id="abc", model="m", created=5, prompt_tokens=3)
 
 
 @st.composite

@@ -21,17 +21,15 @@ from openforgerl.records import (
     CallEvent,
     CallFailed,
     CallFinished,
-    CallStarted,
     Finish,
     Message,
     ReasoningDelta,
     Role,
     TextDelta,
-    ToolArgumentsDelta,
-    ToolCallEnded,
     ToolCallStarted,
     Usage,
 )
+from random_answers import STARTED, answers, text_of
 
 NAMES = (
     "role", "parts", "text", "thought", "thoughtSignature", "thought_signature", "inlineData", "inline_data",
@@ -180,38 +178,6 @@ def test_every_result_answers_a_call_of_its_turn_and_name_and_no_two_answer_one(
         assert [name for name, _ in calls] == list(made.values())
         rest = rest[cut + len(calls) :]
     assert rest == []
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
-ARGUMENTS = st.one_of(
-    st.dictionaries(TEXTS, st.one_of(st.integers(), TEXTS), max_size=2).map(json.dumps),
-    st.sampled_from(("", " ", "{}", '{"a":1.0}', "[1]", "{", '{"a": "\\ud83d"}')),
-    TEXTS,
-)
-
-
-@st.composite
-def answers(draw: st.DrawFn) -> list[CallEvent]:
-    """Reasoning, then texts and calls in any order: what the core can produce."""
-    events: list[CallEvent] = [ReasoningDelta(text=text) for text in draw(st.lists(TEXTS, max_size=2))]
-    index = 0
-    for is_call in draw(st.lists(st.booleans(), max_size=5)):
-        if not is_call:
-            events.append(TextDelta(text=draw(TEXTS)))
-            continue
-        arguments = draw(ARGUMENTS)
-        events.append(ToolCallStarted(index=index, id=f"c{index}", name=draw(TEXTS)))
-        events.append(ToolArgumentsDelta(index=index, text=arguments))
-        events.append(ToolCallEnded(index=index))
-        index += 1
-    return events
-
-
-def text_of(events: list[CallEvent], kind: type[TextDelta | ReasoningDelta]) -> str:
-    return "".join(event.text for event in events if isinstance(event, kind))
-
-
-STARTED = CallStarted(call_id="abc", model="m", created=5, prompt_tokens=3)
 
 
 @settings(max_examples=150, deadline=None)

@@ -27,11 +27,10 @@ from openforgerl.records import (
     ReasoningDelta,
     Role,
     TextDelta,
-    ToolArgumentsDelta,
-    ToolCallEnded,
     ToolCallStarted,
     Usage,
 )
+from random_answers import USAGES, answers, text_of
 
 NAMES = (
     "type", "role", "content", "text", "source", "data", "media_type", "tool_use_id", "is_error", "id", "name", "input",
@@ -118,42 +117,6 @@ def reading(raw: bytes, memory: JsonMemory | None) -> object:
         return read_request(raw, memory)
     except DialectError as error:
         return (str(error), error.field)
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
-ARGUMENTS = st.one_of(
-    st.dictionaries(TEXTS, st.one_of(st.integers(), TEXTS), max_size=2).map(json.dumps),
-    st.sampled_from(("", " ", "{}", '{"a":1.0}', "[1]", "{", '{"a": "\\ud83d"}')),
-    TEXTS,
-)
-
-
-@st.composite
-def answers(draw: st.DrawFn) -> list[CallEvent]:
-    """Reasoning, then texts and calls in any order: what the core can produce."""
-    events: list[CallEvent] = [ReasoningDelta(text=text) for text in draw(st.lists(TEXTS, max_size=2))]
-    index = 0
-    for is_call in draw(st.lists(st.booleans(), max_size=5)):
-        if not is_call:
-            events.append(TextDelta(text=draw(TEXTS)))
-            continue
-        events.append(ToolCallStarted(index=index, id=f"c{index}", name=draw(TEXTS)))
-        arguments = draw(ARGUMENTS)
-        cut = draw(st.integers(0, len(arguments)))
-        events += [ToolArgumentsDelta(index=index, text=text) for text in (arguments[:cut], arguments[cut:])]
-        events.append(ToolCallEnded(index=index))
-        index += 1
-    return events
-
-
-USAGES = st.builds(
-    lambda prompt, sampled, cached: Usage(prompt_tokens=prompt + cached, sampled_tokens=sampled, cached_tokens=cached),
-    st.integers(1, 99), st.integers(0, 99), st.integers(0, 99),
-)  # fmt: skip
-
-
-def text_of(events: list[CallEvent], kind: type[TextDelta | ReasoningDelta]) -> str:
-    return "".join(event.text for event in events if isinstance(event, kind))
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,11 +30,11 @@ from openforgerl.records import (
     TextDelta,
     ToolArgumentsDelta,
     ToolCall,
-    ToolCallEnded,
     ToolCallStarted,
     Usage,
 )
 from openforgerl.tokens.canonical import canonical_calls
+from random_answers import ODD_ARGUMENTS, TEXTS, USAGES, answers, text_of
 from responses_stream import read_stream
 
 NAMES = (
@@ -143,7 +144,6 @@ def reading(raw: bytes, memory: JsonMemory | None) -> object:
         return (str(error), error.field)
 
 
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
 ROUTES = {
     "patch": Route(kind="custom", name="patch"),
     "crm__read": Route(name="read", namespace="crm"),
@@ -168,36 +168,8 @@ OBJECTS = st.one_of(
         },
     ),
 ).map(json.dumps)
-ARGUMENTS = st.one_of(OBJECTS, st.sampled_from(("", " ", "{}", '{"a":1.0}', "[1]", "{", '{"a": "\\ud83d"}')), TEXTS)
-
-
-@st.composite
-def answers(draw: st.DrawFn, arguments: st.SearchStrategy[str] = ARGUMENTS) -> list[CallEvent]:
-    """Reasoning, then texts and calls in any order: what the core can produce."""
-    events: list[CallEvent] = [ReasoningDelta(text=text) for text in draw(st.lists(TEXTS, max_size=2))]
-    index = 0
-    for is_call in draw(st.lists(st.booleans(), max_size=5)):
-        if not is_call:
-            events.append(TextDelta(text=draw(TEXTS)))
-            continue
-        name = draw(st.one_of(st.sampled_from(sorted(ROUTES)), TEXTS))
-        events.append(ToolCallStarted(index=index, id=f"c{index}", name=name))
-        given = draw(arguments)
-        cut = draw(st.integers(0, len(given)))
-        events += [ToolArgumentsDelta(index=index, text=text) for text in (given[:cut], given[cut:])]
-        events.append(ToolCallEnded(index=index))
-        index += 1
-    return events
-
-
-USAGES = st.builds(
-    lambda prompt, sampled, cached: Usage(prompt_tokens=prompt + cached, sampled_tokens=sampled, cached_tokens=cached),
-    st.integers(1, 99), st.integers(0, 99), st.integers(0, 99),
-)  # fmt: skip
-
-
-def text_of(events: list[CallEvent], kind: type[TextDelta | ReasoningDelta]) -> str:
-    return "".join(event.text for event in events if isinstance(event, kind))
+ARGUMENTS = st.one_of(OBJECTS, ODD_ARGUMENTS)
+ANSWERS = partial(answers, st.one_of(st.sampled_from(sorted(ROUTES)), TEXTS))
 
 
 def calls_of(events: list[CallEvent]) -> list[ToolCall]:
@@ -215,8 +187,12 @@ def calls_of(events: list[CallEvent]) -> list[ToolCall]:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    events=answers(), finish=st.sampled_from(Finish), usage=USAGES, idle=st.booleans(), summarizes=st.booleans()
-)  # fmt: skip
+    events=ANSWERS(ARGUMENTS),
+    finish=st.sampled_from(Finish),
+    usage=USAGES,
+    idle=st.booleans(),
+    summarizes=st.booleans(),
+)
 def test_the_stream_and_the_plain_answer_say_the_same(
     events: list[CallEvent], finish: Finish, usage: Usage, idle: bool, summarizes: bool
 ) -> None:
@@ -239,7 +215,7 @@ TEXT, REASONING = ("output_text",), ("reasoning_text", "summary_text")
 
 
 @settings(max_examples=60, deadline=None)
-@given(events=answers(), at=st.integers(0, 12), status=st.sampled_from((400, 410, 429, 500, 503, 504)))
+@given(events=ANSWERS(ARGUMENTS), at=st.integers(0, 12), status=st.sampled_from((400, 410, 429, 500, 503, 504)))
 def test_a_failure_at_any_place_is_an_error_and_never_an_end(events: list[CallEvent], at: int, status: int) -> None:
     renderer = ResponsesRenderer(model="m", routes=ROUTES)
     started = CallStarted(call_id="abc", model="m", created=5, prompt_tokens=3)
@@ -252,7 +228,7 @@ def test_a_failure_at_any_place_is_an_error_and_never_an_end(events: list[CallEv
 
 
 @settings(max_examples=200, deadline=None)
-@given(events=answers(OBJECTS), summarizes=st.booleans())
+@given(events=ANSWERS(OBJECTS), summarizes=st.booleans())
 def test_an_answer_that_comes_back_is_the_turn_that_was_sent(events: list[CallEvent], summarizes: bool) -> None:
     """Calls by their canonical content too: that is how they are recognised."""
     renderer = ResponsesRenderer(model="m", routes=ROUTES, summarizes=summarizes)
